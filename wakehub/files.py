@@ -1,0 +1,299 @@
+"""Every file and directory we own is opened, checked, written and locked here (formats.md; awh1.md §6).
+
+Rules: a file is opened relative to its directory's descriptor with O_NOFOLLOW and judged by fstat of what was
+opened, never by its name; it is written as a temporary beside its place, synced, renamed; a directory is made 0700
+and never chmod-ed when it is not as it must be; a lock file is never deleted.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from wakehub.errors import CannotCreate, Held, Unsafe
+from wakehub.processes import ProcessId
+from wakehub.visible import visible
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def private_directory(path: Path) -> None:
+    """Make `path` as 0700 (and missing ancestors as well), or check that it is ours alone.
+
+    Raises `Unsafe` when it is no real directory, not ours, or open to group or others; `CannotCreate` when it cannot
+    be made.
+    """
+    if not path.parent.exists():
+        private_directory(path.parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        check_directory(path)
+    except OSError as error:
+        raise CannotCreate(
+            f"cannot create directory {visible(str(path))}",
+            why=_why(error),
+            remedy="create it as 0700, or choose another place with WAKEHUB_HOME",
+        ) from error
+    else:
+        check_directory(path)  # the umask may have taken bits away from us, and a race may have put another there
+
+
+def check_directory(path: Path) -> None:
+    """Raise `Unsafe` unless `path` is a real directory, owned by us, without a group or other bit."""
+    found = os.lstat(path)
+    shown = visible(str(path))
+    if not stat.S_ISDIR(found.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
+        raise Unsafe(f"{shown} is {kind}", why="it must be a real directory", remedy="remove it, or choose another")
+    if found.st_uid != os.geteuid():
+        raise Unsafe(
+            f"directory {shown} belongs to uid {found.st_uid}",
+            why=f"it must belong to uid {os.geteuid()}",
+            remedy="choose another directory (WAKEHUB_HOME); it is not ours to change",
+        )
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        raise Unsafe(
+            f"directory {shown} has mode {mode:04o}",
+            why="group or others may enter it; it must be 0700",
+            remedy=f"chmod 700 {shown}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What tells one state of a file from the next: device, inode, mtime in ns, size in bytes."""
+
+    device: int
+    inode: int
+    mtime_ns: int
+    size: int
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[int, Stamp]]:
+    """Open an existing file of ours for reading and check the descriptor: regular, own uid, exactly 0600.
+
+    Yields the descriptor and its `Stamp`. Raises `Unsafe` when a check fails, `FileNotFoundError` when it is absent,
+    `PermissionError` when it cannot be opened.
+    """
+    try:
+        fd = os.open(path, _READ)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Unsafe(
+                f"{visible(str(path))} is a symbolic link",
+                why="links are not followed",
+                remedy="replace it by the file",
+            ) from error
+        if error.errno in (errno.ENXIO, errno.ENOTDIR):
+            raise Unsafe(
+                f"{visible(str(path))} cannot be opened", why=_why(error), remedy="remove what is there"
+            ) from error
+        raise
+    try:
+        yield fd, _checked(fd, path)
+    finally:
+        os.close(fd)
+
+
+def read_owned(path: Path, limit: int) -> bytes:
+    """The whole content of a file of ours, at most `limit` bytes; raises as `opened` does, and `Unsafe` when larger."""
+    with opened(path) as (fd, stamp):
+        return read_all(fd, stamp, path, limit)
+
+
+def read_all(fd: int, stamp: Stamp, path: Path, limit: int) -> bytes:
+    """Read the file behind `fd` to its end; raises `Unsafe` when it holds more than `limit` bytes."""
+    if stamp.size > limit:
+        raise Unsafe(f"{visible(str(path))} has {stamp.size} bytes", why=f"the limit is {limit}", remedy="replace it")
+    parts: list[bytes] = []
+    left = limit + 1
+    while left and (part := os.read(fd, min(left, 1 << 16))):
+        parts.append(part)
+        left -= len(part)
+    if not left:
+        raise Unsafe(f"{visible(str(path))} grew past {limit} bytes", why="it was being written", remedy="try again")
+    return b"".join(parts)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put `data` at `path` (0600) in one step: temporary with O_EXCL beside it, fsync, rename, fsync the directory.
+
+    Raises `CannotCreate` when it cannot be written (disk full, permission); the old content then still stands.
+    """
+    _write(
+        path,
+        data,
+        lambda source, target, where: os.rename(source, target, src_dir_fd=where, dst_dir_fd=where),
+    )
+
+
+def create(path: Path, data: bytes) -> None:
+    """Like `replace`, but raises `FileExistsError` when something is there already, whatever it is."""
+
+    def link(source: str, target: str, where: int) -> None:
+        os.link(source, target, src_dir_fd=where, dst_dir_fd=where, follow_symlinks=False)
+        os.unlink(source, dir_fd=where)
+
+    _write(path, data, link)
+
+
+def _write(path: Path, data: bytes, place: Callable[[str, str, int], None]) -> None:
+    temporary = f".{path.name[:80]}.{secrets.token_hex(8)}~"
+    try:
+        where = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fd = os.open(
+                temporary,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+                dir_fd=where,
+            )
+            try:
+                try:
+                    os.fchmod(fd, 0o600)
+                    write_all(fd, data)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                place(temporary, path.name, where)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=where)
+                raise
+            os.fsync(where)
+        finally:
+            os.close(where)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise CannotCreate(
+            f"cannot write {visible(str(path))}",
+            why=_why(error),
+            remedy="free space or mend the directory's mode, then try again",
+        ) from error
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write every byte of `data` to a blocking descriptor."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _checked(fd: int, path: Path) -> Stamp:
+    found = os.fstat(fd)
+    shown = visible(str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise Unsafe(f"{shown} is not a regular file", remedy="remove what is there")
+    if found.st_uid != os.geteuid():
+        raise Unsafe(
+            f"{shown} belongs to uid {found.st_uid}",
+            why=f"it must belong to uid {os.geteuid()}",
+            remedy="remove it, or run as its owner",
+        )
+    mode = stat.S_IMODE(found.st_mode)
+    if mode != 0o600:
+        raise Unsafe(f"{shown} has mode {mode:04o}", why="it must be exactly 0600", remedy=f"chmod 600 {shown}")
+    return Stamp(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock, as its file says: pid and the time it took it (RFC 3339 UTC)."""
+
+    pid: int
+    since: str
+
+
+class Lock:
+    """An exclusive flock on a file that is never deleted; its content names the holder (formats.md, Directories).
+
+    The kernel releases it when the process ends, however it ends. Use as a context manager or call `release`.
+    """
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    @classmethod
+    def acquire(cls, path: Path, *, what: str, wait: bool = False) -> "Lock":
+        """Take the lock at `path`; `what` names it in the refusal ("a hub").
+
+        Raises `Held` (exit 75) with the holder's pid when another process has it and `wait` is false, `Unsafe` when
+        something that is not a lock file of ours lies there.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise Unsafe(f"{visible(str(path))} is not a lock file", why=_why(error), remedy="remove it") from error
+            raise CannotCreate(
+                f"cannot create {visible(str(path))}", why=_why(error), remedy="mend the directory"
+            ) from error
+        try:
+            _checked(fd, path)
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            holder = read_holder(path)
+            os.close(fd)
+            by = f"pid {holder.pid} since {holder.since}" if holder else "another process"
+            raise Held(
+                f"{what} is already running",
+                why=f"{by} holds {visible(str(path))}",
+                remedy="use that one, or stop it first",
+            ) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        own = {
+            "pid": os.getpid(),
+            "start": ProcessId.own().started,
+            "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        }
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(own).encode() + b"\n", 0)
+        return cls(path, fd)
+
+    def is_in_place(self) -> bool:
+        """Whether the lock's path still is the inode that this process holds."""
+        try:
+            there = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            return False
+        held = os.fstat(self._fd)
+        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+
+    def release(self) -> None:
+        """Give the lock up; the file stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def read_holder(path: Path) -> Holder | None:
+    """The holder that a lock file names, or None when it cannot be told. The name may be of a process long gone."""
+    try:
+        found = json.loads(read_owned(path, 4096))
+        return Holder(int(found["pid"]), str(found["since"]))
+    except (OSError, Unsafe, ValueError, KeyError, TypeError):
+        return None
+
+
+def _why(error: OSError) -> str:
+    return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"

@@ -1,0 +1,140 @@
+"""Every number of the system, once.
+
+The first part is the AWH1 specification's (section in brackets); the second is ours. Sizes are bytes, counts are
+counts, and each time carries its unit in its name. The relations between the numbers are asserted at the end, so
+that a changed limit that would break another one fails at import.
+"""
+
+from typing import Final
+
+# --- AWH1, the wire [§1, §2] ---
+MAGIC: Final = b"AWH1"
+VERSION: Final = 1
+PREFIX_BYTES: Final = 4
+HEADER_BYTES: Final = 24
+MAX_ID_BYTES: Final = 128
+MAX_PAYLOAD_BYTES: Final = 1024
+MAX_FRAME_BYTES: Final = HEADER_BYTES + 2 * MAX_ID_BYTES + MAX_PAYLOAD_BYTES
+MAX_WAKE_PAYLOAD_BYTES: Final = 256
+MAX_WELCOME_PAYLOAD_BYTES: Final = 256
+MAX_ERROR_PAYLOAD_BYTES: Final = 256
+MAX_PING_BYTES: Final = 32
+WELCOME_BYTES: Final = 25
+MIN_TOPIC_BYTES: Final = 2
+MAX_TOPIC_BYTES: Final = 64
+MAX_TOPICS_PER_LIST: Final = 8
+MAX_TOPICS_PER_SESSION: Final = 32
+NONCE_BYTES: Final = 32
+KEY_BYTES: Final = 32
+SEED_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+DIGEST_BYTES: Final = 32
+
+# --- AWH1, identity [§4] ---
+MAX_CERTIFICATE_BYTES: Final = 390
+MAX_PRINCIPAL_BYTES: Final = 128
+MAX_HUB_ID_BYTES: Final = 64
+MAX_STAMP_BYTES: Final = 32
+MAX_DELEGATION_SECONDS: Final = 43_200
+CLOCK_LEEWAY_SECONDS: Final = 30
+MAX_ALLOWLIST_BYTES: Final = 1024 * 1024
+MAX_ALLOWLIST_VALID_SECONDS: Final = 43_200
+MAX_PREFIXES: Final = 3
+MAX_PREFIX_BYTES: Final = 63
+ALLOWLIST_CACHE_SECONDS: Final = 2
+CERTIFICATE_CACHE_ENTRIES: Final = 1024
+
+# --- AWH1, the connection [§5] ---
+DEFAULT_MAX_CONNECTIONS: Final = 256
+HANDSHAKE_DEADLINE_MS: Final = 5_000
+MAX_HANDSHAKES_IN_VERIFICATION: Final = 32
+HANDSHAKE_RATE_PER_SECOND: Final = 4
+HANDSHAKE_BURST: Final = 8
+FRAME_RATE_PER_SECOND: Final = 500
+FRAME_BURST: Final = 2_000
+RATE_LIMITED_ANSWER_INTERVAL_MS: Final = 100
+ROUTER_SHARDS: Final = 16
+MAX_QUEUED_FRAMES: Final = 256
+MAX_QUEUED_BYTES: Final = 65_536
+MAX_EGRESS_BYTES: Final = 33_554_432
+MAX_KNOWN_AGENTS: Final = 1_024
+MAX_PENDING_IDS: Final = 64
+RECONNECT_BASE_MS: Final = 250
+RECONNECT_JITTER_MS: Final = 750
+REVALIDATE_SECONDS: Final = 1
+STALE_GRACE_SECONDS: Final = 5
+TEARDOWN_FLUSH_MS: Final = 2_000
+DRAIN_MS: Final = 5_000
+REFUSAL_DEADLINE_MS: Final = 100
+MAX_REFUSALS_AT_ONCE: Final = 8
+MAX_STATS_READERS: Final = 4
+ACCEPT_PAUSE_MS: Final = 100
+
+# --- AWH1, start-up [§6] ---
+WANTED_DESCRIPTORS: Final = 4_096
+RESERVED_DESCRIPTORS: Final = 32
+MIN_CONNECTIONS: Final = 8
+MAX_SOCKET_DIRECTORY_BYTES: Final = 87
+SOCKET_CHECK_SECONDS: Final = 15
+
+# --- AWH1, measurement [§7] ---
+HISTOGRAM_BOUNDS_US: Final = (
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000,
+)  # fmt: skip
+
+# --- ours: allowlist and delegation ---
+ALLOWLIST_VALID_SECONDS: Final = 60
+ALLOWLIST_RESIGN_SECONDS: Final = 20
+DEFAULT_DELEGATION_SECONDS: Final = 3_600
+RENEW_BEFORE_END_SECONDS: Final = 600
+
+# --- ours: client ---
+RECONNECT_CAP_MS: Final = 60_000
+RECONNECT_CAP_RESTARTING_MS: Final = 2_000
+RECONNECT_RESET_AFTER_SECONDS: Final = 30
+UNAUTHORIZED_RETRY_SECONDS: Final = 60
+DISPLACED_RECONNECT_MS: Final = 5_000
+MAX_BACKSTOP_SECONDS: Final = 60
+CLOCK_DRIFT_SECONDS: Final = 5
+
+# --- ours: the record ---
+MAX_BODY_BYTES: Final = 256 * 1024
+DEFAULT_TTL_SECONDS: Final = 86_400
+MAX_TTL_SECONDS: Final = 7 * 86_400
+KEEP_HANDED_OFF_SECONDS: Final = 7 * 86_400
+STALE_AFTER_SECONDS: Final = 3_600
+LEASE_RENEW_SECONDS: Final = 30
+LEASE_VOID_SECONDS: Final = 300
+LEASE_RECHECK_SECONDS: Final = 2
+ROW_RETRY_FIRST_SECONDS: Final = 1
+ROW_RETRY_CAP_SECONDS: Final = 600
+SQLITE_BUSY_MS: Final = 10_000
+
+# --- ours: publisher ---
+MAX_POKE_IDS: Final = 256
+POKE_DEADLINE_MS: Final = 2_000
+WAKE_BATCH: Final = 64
+PROOF_DEADLINE_MS: Final = 2_000
+
+# --- relations ---
+assert MAX_FRAME_BYTES == 1304
+assert max(MAX_WAKE_PAYLOAD_BYTES, MAX_WELCOME_PAYLOAD_BYTES, MAX_ERROR_PAYLOAD_BYTES) <= MAX_PAYLOAD_BYTES
+# The largest legal hello fits its ceiling: key, signature, certificate length, certificate, eight full topics.
+assert KEY_BYTES + SIGNATURE_BYTES + 2 + MAX_CERTIFICATE_BYTES + 1 + MAX_TOPICS_PER_LIST * (1 + MAX_TOPIC_BYTES) == 1009
+# The largest legal certificate: version, principal, scope, key, hub id, two stamps, signature.
+assert (
+    1 + (1 + MAX_PRINCIPAL_BYTES) + (1 + len("a2a-hub")) + KEY_BYTES + (1 + MAX_HUB_ID_BYTES)
+    + 2 * (1 + MAX_STAMP_BYTES) + SIGNATURE_BYTES
+) <= MAX_CERTIFICATE_BYTES  # fmt: skip
+# A queue holds at least the welcome and a full pending set, whatever the ids' lengths.
+assert 1 + MAX_PENDING_IDS <= MAX_QUEUED_FRAMES
+assert (1 + MAX_PENDING_IDS) * (HEADER_BYTES + 2 * MAX_ID_BYTES + MAX_WAKE_PAYLOAD_BYTES) <= MAX_QUEUED_BYTES
+# With the default ceiling the hub-wide budget cannot bind [§5.7].
+assert DEFAULT_MAX_CONNECTIONS * MAX_QUEUED_BYTES * 2 == MAX_EGRESS_BYTES
+assert MAX_PREFIX_BYTES + 1 == MAX_TOPIC_BYTES
+# Every socket name fits sockaddr_un on Linux (108) and macOS (104), temporary suffix and NUL included.
+assert MAX_SOCKET_DIRECTORY_BYTES + len("/publish.sock~") + 1 <= 104
+assert ALLOWLIST_RESIGN_SECONDS * 2 < ALLOWLIST_VALID_SECONDS <= MAX_ALLOWLIST_VALID_SECONDS
+assert DEFAULT_DELEGATION_SECONDS <= MAX_DELEGATION_SECONDS
+assert LEASE_RENEW_SECONDS * 3 < LEASE_VOID_SECONDS
+assert WAKE_BATCH + 1 <= FRAME_BURST
