@@ -5,6 +5,7 @@ counts, and each time carries its unit in its name. The relations between the nu
 that a changed limit that would break another one fails at import.
 """
 
+from dataclasses import dataclass, fields
 from typing import Final
 
 # --- AWH1, the wire [§1, §2] ---
@@ -138,3 +139,30 @@ assert ALLOWLIST_RESIGN_SECONDS * 2 < ALLOWLIST_VALID_SECONDS <= MAX_ALLOWLIST_V
 assert DEFAULT_DELEGATION_SECONDS <= MAX_DELEGATION_SECONDS
 assert LEASE_RENEW_SECONDS * 3 < LEASE_VOID_SECONDS
 assert WAKE_BATCH + 1 <= FRAME_BURST
+
+
+@dataclass(frozen=True, slots=True)
+class HubLimits:
+    """The hub's limits that ``[hub]`` in ``config.toml`` may change; the defaults are the specification's.
+
+    Raises `ValueError` with the name and what it must be when a value cannot work.
+    """
+
+    max_connections: int = DEFAULT_MAX_CONNECTIONS
+    handshake_deadline_ms: int = HANDSHAKE_DEADLINE_MS
+    frame_rate_per_second: int = FRAME_RATE_PER_SECOND
+    frame_burst: int = FRAME_BURST
+    queued_frames: int = MAX_QUEUED_FRAMES
+    queued_bytes: int = MAX_QUEUED_BYTES
+    egress_bytes: int = MAX_EGRESS_BYTES
+    known_agents: int = MAX_KNOWN_AGENTS
+    reconnect_base_ms: int = RECONNECT_BASE_MS
+    reconnect_jitter_ms: int = RECONNECT_JITTER_MS
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
+                raise ValueError(f"{field.name} must be a whole number of at least 1")
+        if self.max_connections < MIN_CONNECTIONS:
+            raise ValueError(f"max_connections must be at least {MIN_CONNECTIONS}")

@@ -1,0 +1,166 @@
+"""``config.toml`` and the environment become one frozen `Config` (formats.md, Directories).
+
+A file that exists rules over the environment: a job without XDG_RUNTIME_DIR must find the same world as a terminal.
+Unknown keys are refused, since a misspelt limit would be no limit.
+"""
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from wakehub import files, paths
+from wakehub.errors import Misconfigured, Unsafe
+from wakehub.limits import MAX_BACKSTOP_SECONDS, MAX_HUB_ID_BYTES, HubLimits
+from wakehub.paths import Paths
+from wakehub.visible import visible
+
+DEFAULT_HUB_ID = "wakehub"
+_MAX_CONFIG_BYTES = 64 * 1024
+_KEYS = {
+    "paths": {"run", "state", "keys"},
+    "hub": {"id", "socket", "stats_socket", "allowlist", "owner_pub"} | {field.name for field in fields(HubLimits)},
+    "listen": {"poll"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything a command needs to know about this instance.
+
+    `hub_socket`, `stats_socket`, `allowlist` and `owner_pub` are those of `paths` unless set apart; `poll_s` is the
+    listener's backstop in seconds (1..60).
+    """
+
+    paths: Paths
+    hub_id: str
+    hub_socket: Path
+    stats_socket: Path
+    allowlist: Path
+    owner_pub: Path
+    limits: HubLimits
+    poll_s: int = MAX_BACKSTOP_SECONDS
+
+    @classmethod
+    def at(cls, where: Paths) -> "Config":
+        """The defaults for an instance that lives at `where`."""
+        return cls(
+            where, DEFAULT_HUB_ID, where.hub_socket, where.stats_socket, where.allowlist, where.owner_pub, HubLimits()
+        )
+
+    def changed(self, **changes: Any) -> "Config":
+        """This configuration with some fields changed; a hub id and limits are checked again.
+
+        Raises `Misconfigured` (exit 78).
+        """
+        config = replace(self, **{name: value for name, value in changes.items() if value is not None})
+        check_hub_id(config.hub_id)
+        return config
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Config:
+    """Read the configuration that `environ` points to; without a file, the defaults.
+
+    Raises `Misconfigured` (78) for a bad file, `Unsafe` (77) for one that is not ours or cannot be read.
+    """
+    where = paths.choose(environ)
+    try:
+        data = files.read_owned(where.config_file, _MAX_CONFIG_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return Config.at(where)
+    except PermissionError as error:
+        raise Unsafe(
+            f"cannot read {visible(str(where.config_file))}",
+            why=error.strerror or "permission denied",
+            remedy="run as its owner, or allow this path in the sandbox",
+        ) from error
+    return _parse(data, where)
+
+
+def _parse(data: bytes, where: Paths) -> Config:
+    shown = visible(str(where.config_file))
+    try:
+        found = tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Misconfigured(f"{shown} is not TOML", why=visible(str(error)), remedy="correct or remove it") from error
+    for section, table in found.items():
+        known = _KEYS.get(section)
+        if known is None or not isinstance(table, dict):
+            raise Misconfigured(f"{shown}: unknown section [{visible(section)}]", remedy=f"known are {_names(_KEYS)}")
+        for key in table:
+            if key not in known:
+                raise Misconfigured(
+                    f"{shown}: unknown key {visible(key)} in [{section}]", remedy=f"known are {_names(known)}"
+                )
+    where = replace(
+        where, **{key: _path(value, f"[paths] {key}", shown) for key, value in found.get("paths", {}).items()}
+    )
+    hub: dict[str, Any] = found.get("hub", {})
+    limit_names = {field.name for field in fields(HubLimits)}
+    try:
+        limits = HubLimits(**{key: value for key, value in hub.items() if key in limit_names})
+    except ValueError as error:
+        raise Misconfigured(f"{shown}: [hub] {error}", remedy="correct the value") from error
+    apart = {
+        ("hub_socket" if key == "socket" else key): _path(hub[key], f"[hub] {key}", shown)
+        for key in ("socket", "stats_socket", "allowlist", "owner_pub")
+        if key in hub
+    }
+    poll = found.get("listen", {}).get("poll", MAX_BACKSTOP_SECONDS)
+    return Config.at(where).changed(hub_id=hub.get("id"), limits=limits, poll_s=check_poll(poll), **apart)
+
+
+def check_hub_id(hub_id: object) -> None:
+    """Raise `Misconfigured` unless `hub_id` is 1..64 bytes of UTF-8 without control characters (awh1.md §6)."""
+    if not isinstance(hub_id, str) or not 1 <= len(_utf8(hub_id)) <= MAX_HUB_ID_BYTES or not hub_id.isprintable():
+        raise Misconfigured(
+            f"hub id {visible(str(hub_id))!r} cannot be used",
+            why=f"it must be 1..{MAX_HUB_ID_BYTES} bytes of UTF-8 without control characters",
+            remedy="choose another with --hub-id or [hub] id",
+        )
+
+
+def check_poll(seconds: object) -> int:
+    """A backstop interval in seconds; raises `Misconfigured` unless it is a whole number of 1..60 (receive.md §3)."""
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or not 1 <= seconds <= MAX_BACKSTOP_SECONDS:
+        raise Misconfigured(
+            f"a poll interval of {visible(str(seconds))} s is refused",
+            why=f"the guarantee is a poll at most every {MAX_BACKSTOP_SECONDS} s",
+            remedy=f"give 1..{MAX_BACKSTOP_SECONDS}",
+        )
+    return seconds
+
+
+def write(config: Config) -> bool:
+    """Write ``config.toml`` for a new instance (0600); False when one is there already, which is left alone.
+
+    Raises `CannotCreate` (73) when it cannot be written.
+    """
+    table = {"run": config.paths.run, "state": config.paths.state, "keys": config.paths.keys}
+    lines = ["# Chosen once by `wakehub init`; every command uses these, whatever its environment says.", "[paths]"]
+    lines += [f"{key} = {json.dumps(str(value), ensure_ascii=False)}" for key, value in table.items()]
+    try:
+        files.create(config.paths.config_file, "\n".join(lines).encode() + b"\n")
+    except FileExistsError:
+        return False
+    return True
+
+
+def _path(value: object, name: str, shown: str) -> Path:
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise Misconfigured(f"{shown}: {name} is not an absolute path", remedy="write it out from /")
+    return Path(value)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b""
+
+
+def _names(names: Any) -> str:
+    return ", ".join(sorted(names))
