@@ -1,0 +1,77 @@
+"""What a sender asks for and what it is told, in the record's own words (receive.md §1 Receipts, §5).
+
+A `Receipt` is said the moment it is known. Nothing here says "delivered": the states are what was proven.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from wakehub.errors import Exit
+from wakehub.limits import DEFAULT_TTL_SECONDS
+
+WaitFor = Literal["stored", "hinted", "handed-off", "answered"]
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """The flags of `wakehub send`.
+
+    `to` is an address, or a namespace with its trailing slash for a broadcast; `body` its bytes as they are (at most
+    256 KiB). `sender` is `--as` (None: chosen by `client.names`). `ttl_s` is 1 s..7 days. `create` sends to a name
+    never seen although a near one exists. `wait` is the state to wait for, at most `timeout_s` seconds.
+    """
+
+    to: str
+    body: bytes
+    sender: str | None = None
+    re: str | None = None
+    ttl_s: int = DEFAULT_TTL_SECONDS
+    row_class: Literal["normal", "fyi"] = "normal"
+    media_type: str = TEXT
+    create: bool = False
+    wait: WaitFor | None = None
+    timeout_s: float = 60.0
+
+
+class State(StrEnum):
+    """How far a message provably came, or what was found on the way."""
+
+    NOTE = "note"
+    STORED = "stored"
+    HINTED = "hinted"
+    REFUSED = "refused"
+    NOT_HINTED = "not_hinted"
+    HANDED_OFF = "handed_off"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One thing that became known `after_ms` milliseconds after the send began.
+
+    `row_id` is empty for what concerns the whole send; `detail` says in words what a person should know.
+    """
+
+    state: State
+    row_id: str
+    after_ms: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How a send ended: who sent, the rows it made, every receipt, and the exit status that says the same.
+
+    `digest` is the SHA-256 of the body, in hexadecimal; `size` its bytes.
+    """
+
+    sender: str
+    row_ids: tuple[str, ...]
+    size: int
+    digest: str
+    receipts: tuple[Receipt, ...]
+    exit: Exit
