@@ -11,13 +11,15 @@ import fcntl
 import json
 import os
 import secrets
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from wakehub.errors import CannotCreate, Held, Unsafe
+from wakehub.errors import CannotCreate, Held, Misconfigured, Unsafe
+from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
 from wakehub.processes import ProcessId
 from wakehub.visible import visible
 
@@ -66,6 +68,77 @@ def check_directory(path: Path) -> None:
             why="group or others may enter it; it must be 0700",
             remedy=f"chmod 700 {shown}",
         )
+
+
+def check_socket_directory(path: Path) -> None:
+    """Raise `Misconfigured` (78) when a directory for sockets is longer than 87 bytes, with one that fits (awh1.md §6).
+
+    Bytes count, not characters: a socket's whole name must fit the kernel's address structure.
+    """
+    size = len(os.fsencode(path))
+    if size <= MAX_SOCKET_DIRECTORY_BYTES:
+        return
+    uid = os.geteuid()
+    candidates = (Path(f"/run/user/{uid}/wakehub"), Path.home() / ".wakehub" / "run", Path(f"/tmp/wakehub-{uid}"))
+    shorter = next(
+        place
+        for place in candidates
+        if len(os.fsencode(place)) <= MAX_SOCKET_DIRECTORY_BYTES
+        and (not place.is_relative_to("/run") or place.parent.is_dir())
+    )
+    raise Misconfigured(
+        f"the directory for sockets {visible(str(path))} is {size} bytes long",
+        why=f"a socket's name holds at most {MAX_SOCKET_DIRECTORY_BYTES} bytes of directory",
+        remedy=f'set [paths] run = "{visible(str(shorter))}" in config.toml, or choose a shorter WAKEHUB_HOME',
+    )
+
+
+def bind_socket(path: Path, backlog: int) -> socket.socket:
+    """Listen on a Unix socket at `path`, 0600 (awh1.md §6). Only the holder of the lock that guards it may call this.
+
+    It is bound as `path` + `~`, given its mode, made to listen, and then renamed into place, so that whoever finds the
+    path finds a socket that answers; what a dead process left there is replaced. The socket is non-blocking. Raises
+    `Unsafe` (77) for a directory that is not safe or anything there that is not a socket, `Misconfigured` (78) for a
+    directory that is too long, `CannotCreate` (73) when it cannot be bound.
+    """
+    check_socket_directory(path.parent)
+    private_directory(path.parent)
+    temporary = path.with_name(path.name + "~")
+    _refuse_other_than_socket(path)
+    if _refuse_other_than_socket(temporary):
+        os.unlink(temporary)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(os.fspath(temporary))
+        os.chmod(temporary, 0o600)
+        made = os.lstat(temporary)
+        if not stat.S_ISSOCK(made.st_mode) or made.st_uid != os.geteuid() or stat.S_IMODE(made.st_mode) != 0o600:
+            raise Unsafe(
+                f"{visible(str(temporary))} is not the socket that was bound there", remedy="look who writes there"
+            )
+        listener.listen(backlog)
+        os.rename(temporary, path)
+    except OSError as error:
+        listener.close()
+        raise CannotCreate(
+            f"cannot bind {visible(str(path))}", why=_why(error), remedy="mend the directory, or choose another"
+        ) from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _refuse_other_than_socket(path: Path) -> bool:
+    """Whether a socket lies at `path`; raises `Unsafe` for anything else that does."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISSOCK(found.st_mode):
+        raise Unsafe(f"{visible(str(path))} is not a socket", why="it is never replaced", remedy="move it away")
+    return True
 
 
 @dataclass(frozen=True, slots=True)
