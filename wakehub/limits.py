@@ -89,6 +89,14 @@ ALLOWLIST_RESIGN_SECONDS: Final = 20
 DEFAULT_DELEGATION_SECONDS: Final = 3_600
 RENEW_BEFORE_END_SECONDS: Final = 600
 
+# --- ours: files of keys ---
+MAX_FILE_STEM: Final = 120
+FILE_STEM_HEAD: Final = 80
+MAX_KEY_FILE_BYTES: Final = 4_096
+MAX_BUNDLE_BYTES: Final = 8_192
+MAX_AUDIT_BYTES: Final = 64 * 1024 * 1024
+MAX_AUDIT_LINE_BYTES: Final = 8_192
+
 # --- ours: client ---
 RECONNECT_CAP_MS: Final = 60_000
 RECONNECT_CAP_RESTARTING_MS: Final = 2_000
@@ -114,8 +122,20 @@ SQLITE_BUSY_MS: Final = 10_000
 # --- ours: publisher ---
 MAX_POKE_IDS: Final = 256
 POKE_DEADLINE_MS: Final = 2_000
+POKE_ANSWER_MARGIN_MS: Final = 200
+MAX_POKE_LINE_BYTES: Final = 16 * 1024
+MAX_POKE_CLIENTS: Final = 32
 WAKE_BATCH: Final = 64
 PROOF_DEADLINE_MS: Final = 2_000
+PUBLISHER_TICK_MS: Final = 500
+SWEEP_SECONDS: Final = 5
+
+# --- ours: the supervised tree ---
+RESTART_FIRST_MS: Final = 250
+RESTART_CAP_MS: Final = 10_000
+RESTART_RESET_AFTER_SECONDS: Final = 30
+READY_POLL_MS: Final = 50
+STOP_GRACE_MS: Final = DRAIN_MS + TEARDOWN_FLUSH_MS
 
 # --- relations ---
 assert MAX_FRAME_BYTES == 1304
@@ -139,6 +159,11 @@ assert ALLOWLIST_RESIGN_SECONDS * 2 < ALLOWLIST_VALID_SECONDS <= MAX_ALLOWLIST_V
 assert DEFAULT_DELEGATION_SECONDS <= MAX_DELEGATION_SECONDS
 assert LEASE_RENEW_SECONDS * 3 < LEASE_VOID_SECONDS
 assert WAKE_BATCH + 1 <= FRAME_BURST
+# A chain that changed is seen, and a row that nobody poked about is found, within a second.
+assert PUBLISHER_TICK_MS * 2 <= 1_000
+assert POKE_ANSWER_MARGIN_MS < POKE_DEADLINE_MS
+# The longest poke: 256 quoted ids of 28 characters with their commas, and the rest of the object.
+assert MAX_POKE_IDS * (28 + 3) + 256 <= MAX_POKE_LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
