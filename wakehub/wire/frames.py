@@ -62,7 +62,10 @@ _KINDS: Final = {int(kind): kind for kind in Kind}
 
 PREFIX: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">4sBBBBBBHQI")
+_TS: Final = struct.Struct(">Q")
 _BODY: Final = PREFIX_BYTES
+_KIND_AT: Final = _BODY + 5
+_TS_AT: Final = _BODY + 12
 _IDS: Final = PREFIX_BYTES + HEADER_BYTES
 
 
@@ -132,6 +135,17 @@ def decode(raw: bytes) -> Frame:
     to_id = raw[to_at:payload_at]
     _check_ids(kind, from_id, to_id)
     return Frame(kind, from_id, to_id, raw[payload_at:], ts_ms, ttl_ms)
+
+
+def kind_of(raw: bytes) -> int:
+    """The kind byte of a frame that is known to be well formed."""
+    return raw[_KIND_AT]
+
+
+def timestamp_ms(raw: bytes) -> int:
+    """ts_ms of a frame that is known to be well formed."""
+    ts_ms: int = _TS.unpack_from(raw, _TS_AT)[0]
+    return ts_ms
 
 
 def _check_ids(kind: Kind, from_id: bytes, to_id: bytes) -> None:

@@ -1,0 +1,23 @@
+"""The hub-wide egress budget: what may wait in all queues together (awh1.md §5.7)."""
+
+
+class Budget:
+    """`used` of `limit` bytes are charged; both are counted in frame bodies (L)."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def charge(self, size: int) -> bool:
+        """Charge `size` bytes and return True, or change nothing and return False."""
+        if self.used + size > self.limit:
+            return False
+        self.used += size
+        return True
+
+    def release(self, size: int) -> None:
+        """Give `size` charged bytes back."""
+        assert size <= self.used, "released more than was charged"
+        self.used -= size

@@ -1,0 +1,491 @@
+"""The hub's decisions: who is admitted, where a frame goes, what is refused (awh1.md §5).
+
+One way down: `receive` takes a delimited frame and the time; what is to be written ends up in the queues of the
+sessions listed in `dirty`, and what an operator should know in `journal`. The server empties both after each batch.
+Times come in twice: `now_us` is monotonic (buckets, grace periods), `wall_ms` is the clock that ttl and ts_ms speak of.
+
+    hello ─ receive ─▶ Claim ─ verifier (the server's turn) ─▶ admit ─▶ in session ─ receive … ─▶ close ─▶ finish
+
+In session the checks run in this order, and the first that fails answers: bucket, decode, from, kind, metadata or
+topic list, destination, ttl, scope, fan-out charge, routing. Every refusal is counted by cause.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from wakehub.errors import ErrorCode, Violation
+from wakehub.hub.accounting import Budget
+from wakehub.hub.counters import Counters, Gauges
+from wakehub.hub.pending import KnownAgents, PendingSet
+from wakehub.hub.ratelimit import TokenBucket
+from wakehub.hub.router import Router
+from wakehub.hub.send_queue import Overflow, SendQueue
+from wakehub.hub.session import Session
+from wakehub.identity.keys import verify
+from wakehub.identity.scope import inbox_topic, may_hold
+from wakehub.identity.verifier import Claim, Denied, HelloVerifier, Identity, Stale
+from wakehub.limits import (
+    HANDSHAKE_BURST,
+    HANDSHAKE_RATE_PER_SECOND,
+    MAX_FRAME_BYTES,
+    MAX_TOPICS_PER_SESSION,
+    RATE_LIMITED_ANSWER_INTERVAL_MS,
+    STALE_GRACE_SECONDS,
+    HubLimits,
+)
+from wakehub.wire.fields import decode_topics
+from wakehub.wire.frames import Frame, Kind, decode, encode, kind_of, timestamp_ms
+from wakehub.wire.payloads import Error, Hello, Wake, Welcome
+from wakehub.wire.protocol import HUB_TABLE, HubState, Refusal
+from wakehub.wire.transcript import membership
+
+_ANSWER_INTERVAL_US: Final = RATE_LIMITED_ANSWER_INTERVAL_MS * 1000
+_STALE_GRACE_US: Final = STALE_GRACE_SECONDS * 1_000_000
+_MAX_SESSION_NUMBER: Final = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line for the operator: what happened to which agent (its id, empty before admission), and details."""
+
+    event: str
+    agent: bytes = b""
+    detail: dict[str, str | int] = field(default_factory=dict)
+
+
+class Hub:
+    """`hub_id` is 1..64 bytes of UTF-8; `verifier` decides who an agent is and whether it still is."""
+
+    def __init__(self, hub_id: bytes, limits: HubLimits, verifier: HelloVerifier) -> None:
+        self.hub_id = hub_id
+        self.limits = limits
+        self.verifier = verifier
+        self.counters = Counters()
+        self.dirty: list[Session] = []
+        self.journal: list[Entry] = []
+        self._sessions: dict[Session, None] = {}
+        self._router = Router()
+        self._known = KnownAgents(limits.known_agents)
+        self._egress = Budget(limits.egress_bytes)
+        self._starved: dict[Session, None] = {}
+        self._last_number = 0
+        self._handlers: dict[Kind, Callable[[Session, Frame, bytes, int, int], None]] = {
+            Kind.JOIN: self._join,
+            Kind.DEPART: self._depart,
+            Kind.SUBSCRIBE: self._subscribe,
+            Kind.UNSUBSCRIBE: self._unsubscribe,
+            Kind.WAKE: self._wake,
+            Kind.PING: self._ping,
+            Kind.PONG: lambda *_: None,
+        }
+
+    # --- a connection comes -----------------------------------------------------------------------------------
+
+    def open(self, nonce: bytes, now_us: int) -> Session:
+        """A connection was accepted: queue its challenge. `nonce` is 32 fresh random bytes (§2, hello)."""
+        session = Session(
+            nonce,
+            TokenBucket(HANDSHAKE_RATE_PER_SECOND, HANDSHAKE_BURST, now_us),
+            SendQueue(self.limits.queued_frames, self.limits.queued_bytes, self._egress),
+        )
+        self._sessions[session] = None
+        self.counters.accepted += 1
+        self._control(session, Kind.HELLO, nonce)
+        return session
+
+    def admit(self, session: Session, claim: Claim, verdict: Identity | Denied, now_us: int, wall_ms: int) -> None:
+        """Admission is one synchronous step (§5.3): nothing can slip in before the welcome."""
+        if isinstance(verdict, Denied):
+            self._refuse(session, ErrorCode.UNAUTHORIZED, "unauthorized", "hello", verdict.label, claim.agent_id)
+            return
+        agent = verdict.agent_id.encode()
+        session.agent = agent
+        session.identity = verdict
+        session.state = HubState.IN_SESSION
+        session.bucket = TokenBucket(self.limits.frame_rate_per_second, self.limits.frame_burst, now_us)
+        self._last_number = self._last_number % _MAX_SESSION_NUMBER + 1
+        session.number = self._last_number
+        for topic in claim.topics:
+            session.topics[topic] = None
+            self._router.subscribe(topic, session)
+        self._know(agent)
+        previous = self._router.install(agent, session)
+        if previous is not None:
+            self.counters.sessions_replaced += 1
+            self._error(previous, ErrorCode.REPLACED, "session replaced")
+            self._close(previous, "replaced")
+        pending = self._known.take(agent)
+        welcome = Welcome(
+            session.number,
+            pending.count,
+            len(pending.ids),
+            pending.lagged,
+            self.limits.reconnect_base_ms,
+            self.limits.reconnect_jitter_ms,
+        )
+        self._control(session, Kind.WELCOME, welcome.encode())
+        self._replay(session, PendingSet(len(pending.ids), pending.ids))
+        self.journal.append(Entry("agent connected", agent, {"session": session.number, "pending": pending.count}))
+
+    # --- a frame comes ----------------------------------------------------------------------------------------
+
+    def receive(self, session: Session, raw: bytes, now_us: int, wall_ms: int) -> Claim | None:
+        """Take one delimited frame of an open session.
+
+        Returns the claim of a well-formed hello, which the server has verified and hands to `admit`; else None.
+        """
+        self.counters.frames_in += 1
+        if not session.bucket.take(1, now_us):
+            self._rate_limited(session, "frame rate exceeded", "rate_limited", now_us)
+            return None
+        try:
+            frame = decode(raw)
+        except Violation as violation:
+            self._refuse(session, violation.code, violation.reason, "malformed")
+            return None
+        step = HUB_TABLE[session.state][frame.kind]
+        if session.state is HubState.AUTHENTICATING:
+            return self._hello(session, frame, step)
+        if frame.from_id != session.agent:
+            self._refuse(session, ErrorCode.FORBIDDEN, "from does not match the session identity", "forged_from")
+        elif isinstance(step, Refusal):
+            self._refuse(session, step.code, step.reason, "kind")
+        else:
+            try:
+                self._handlers[frame.kind](session, frame, raw, now_us, wall_ms)
+            except Violation as violation:
+                self._refuse(session, violation.code, violation.reason, "malformed", frame.kind.name.lower())
+        return None
+
+    def refuse_prefix(self, session: Session) -> None:
+        """A length prefix over the ceiling came in (§1)."""
+        self._refuse(session, ErrorCode.TOO_LARGE, f"frame exceeds {MAX_FRAME_BYTES} B", "prefix")
+
+    def failed(self, session: Session) -> None:
+        """The hub itself failed on a frame; the session stays (§5.4)."""
+        self._refuse(session, ErrorCode.INTERNAL, "internal error", "internal")
+
+    def _hello(self, session: Session, frame: Frame, step: HubState | Refusal) -> Claim | None:
+        if isinstance(step, Refusal):
+            self._refuse(session, step.code, step.reason, "unauthenticated", frame.kind.name.lower())
+            return None
+        try:
+            hello = Hello.decode(frame.payload)
+        except Violation as violation:
+            self._refuse(session, violation.code, f"malformed hello: {violation.reason}", "malformed", "hello")
+            return None
+        return Claim(frame.from_id.decode(), hello.key, hello.signature, hello.certificate, hello.topics, session.nonce)
+
+    def _ping(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
+        if session.owed_429:
+            # Held back until now; said before the pong, so that wake and ping together stay a proof.
+            self._error(session, ErrorCode.RATE_LIMITED, session.owed_429)
+            session.owed_429 = ""
+            session.last_429_us = now_us
+        self._control(session, Kind.PONG)
+
+    def _join(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
+        self._proves_membership(session, frame)
+
+    def _depart(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
+        if self._proves_membership(session, frame):
+            self._known.forget(session.agent)
+            self._close(session, "departed")
+
+    def _proves_membership(self, session: Session, frame: Frame) -> bool:
+        assert session.identity is not None
+        transcript = membership(frame.kind, self.hub_id, session.nonce, session.agent)
+        if verify(session.identity.key, transcript, frame.payload):
+            return True
+        self._refuse(session, ErrorCode.UNAUTHORIZED, "unauthorized", frame.kind.name.lower(), "signature")
+        return False
+
+    def _subscribe(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
+        topics = decode_topics(frame.payload)
+        if not all(self._may_use(session, topic) for topic in topics):
+            self._refuse(session, ErrorCode.UNAUTHORIZED, "unauthorized", "subscribe", "topic")
+            return
+        if len(session.topics.keys() | set(topics)) > MAX_TOPICS_PER_SESSION:
+            self._refuse(session, ErrorCode.FORBIDDEN, "too many topics for one session", "too_many_topics")
+            return
+        for topic in topics:
+            session.topics[topic] = None
+            self._router.subscribe(topic, session)
+        self._control(session, Kind.SUBSCRIBE, frame.payload)
+
+    def _unsubscribe(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
+        for topic in decode_topics(frame.payload):
+            self._drop_topic(session, topic)
+        self._control(session, Kind.UNSUBSCRIBE, frame.payload)
+
+    # --- wakes ------------------------------------------------------------------------------------------------
+
+    def _wake(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
+        wake = Wake.decode(frame.payload)
+        to = frame.to_id
+        if not to:
+            self._refuse(session, ErrorCode.UNKNOWN, "empty destination", "empty_destination")
+            return
+        deadline_ms = (frame.ts_ms or wall_ms) + frame.ttl_ms if frame.ttl_ms else 0
+        if deadline_ms and wall_ms >= deadline_ms:
+            self.counters.wakes_expired += 1
+        elif to.startswith(b"#"):
+            self._wake_topic(session, to, raw, wake.row_id, deadline_ms, now_us)
+        else:
+            self._wake_agent(session, to, raw, wake.row_id, deadline_ms)
+
+    def _wake_agent(self, session: Session, to: bytes, raw: bytes, row_id: bytes, deadline_ms: int) -> None:
+        recipient = self._router.route(to)
+        if recipient is None:
+            pending = self._known.pending(to)
+            if pending is None:
+                self._refuse(session, ErrorCode.UNKNOWN, "no such agent", "unknown_agent")
+                return
+            self._retain(pending, row_id)
+        elif not self._deliver(recipient, raw, row_id, deadline_ms):
+            self._overflowed(session)
+            return
+        self.counters.wakes_routed += 1
+
+    def _wake_topic(
+        self, session: Session, topic: bytes, raw: bytes, row_id: bytes, deadline_ms: int, now_us: int
+    ) -> None:
+        if not self._may_use(session, topic):
+            self._refuse(session, ErrorCode.FORBIDDEN, "topic outside the sender's read scope", "scope")
+            return
+        recipients = self._router.subscribers(topic, but=session)
+        if len(recipients) > 1 and not session.bucket.take(len(recipients) - 1, now_us):
+            self._rate_limited(session, "fan-out exceeds the frame budget", "fanout", now_us)
+            return
+        self.counters.wakes_routed += 1
+        taken = [self._deliver(recipient, raw, row_id, deadline_ms) for recipient in recipients]
+        self.counters.fanout_deliveries += sum(taken)
+        if not all(taken):
+            self._overflowed(session)
+
+    def _deliver(self, recipient: Session, raw: bytes, row_id: bytes, deadline_ms: int) -> bool:
+        """Queue a wake; when it does not fit, its id goes to the recipient's pending set, to be made good (§5.6)."""
+        overflow = recipient.queue.push(raw, deadline_ms)
+        if overflow is None:
+            self.dirty.append(recipient)
+            return True
+        self.counters.overflow[overflow.value] += 1
+        pending = self._known.pending(recipient.agent)
+        assert pending is not None, "a connected agent is known"
+        self._retain(pending, row_id)
+        self._owe(recipient, overflow)
+        return False
+
+    def _retain(self, pending: PendingSet, row_id: bytes) -> None:
+        pending.record(row_id)
+        self.counters.pending_coalesced += 1
+
+    def _owe(self, recipient: Session, overflow: Overflow) -> None:
+        if not recipient.owed:
+            recipient.owed = True
+            self.journal.append(Entry("recipient overflow", recipient.agent, {"cause": overflow.value}))
+        if not recipient.queue:
+            # Its own queue will not drain again to trigger the healing: the hub-wide budget has to.
+            self._starved[recipient] = None
+
+    def _replay(self, session: Session, pending: PendingSet) -> None:
+        """Queue a hub-made wake for each retained id; what does not fit stays retained."""
+        ids = list(pending.ids)
+        if not ids and pending.lagged:
+            ids = [b""]
+        for row_id in ids:
+            self._deliver(session, self._made_wake(session.agent, row_id), row_id, 0)
+
+    def _made_wake(self, agent: bytes, row_id: bytes) -> bytes:
+        topic = inbox_topic(agent.decode())
+        wake = Wake(row_id, topic.removeprefix(b"#") if topic else b"")
+        return encode(Frame(Kind.WAKE, self.hub_id, agent, wake.encode()))
+
+    # --- what leaves ------------------------------------------------------------------------------------------
+
+    def output(self, session: Session, wall_ms: int) -> bytes | memoryview | None:
+        """The bytes to write next to `session`, None when nothing waits; expired wakes are dropped here (§5.6)."""
+        queue = session.queue
+        while queue:
+            expired = queue.drop_expired(wall_ms)
+            if not expired:
+                return queue.head()
+            self.counters.wakes_expired += expired
+            self._released(session)
+        return None
+
+    def sent(self, session: Session, count: int, wall_ms: int) -> None:
+        """`count` of the bytes that `output` gave have been written."""
+        raw = session.queue.sent(count)
+        if raw is None:
+            return
+        self.counters.frames_out += 1
+        if kind_of(raw) == Kind.WAKE:
+            self.counters.wakes_written += 1
+            ts_ms = timestamp_ms(raw)
+            if ts_ms:
+                self.counters.wake_latency_us.observe((wall_ms - ts_ms) * 1000)
+        self._released(session)
+
+    def _released(self, session: Session) -> None:
+        if session.owed and not session.queue:
+            self._heal(session)
+        while self._starved:
+            other = next(iter(self._starved))
+            del self._starved[other]
+            if other.owed and not other.queue:
+                self._heal(other)
+            if other in self._starved:
+                return  # the space that came back is used up
+
+    def _heal(self, session: Session) -> None:
+        session.owed = False
+        if session.is_open and session.agent in self._known:
+            self._replay(session, self._known.take(session.agent))
+
+    # --- a connection goes ------------------------------------------------------------------------------------
+
+    def finish(self, session: Session) -> None:
+        """The connection is closed, however it ended: what was not written goes to who is owed it (§5.10)."""
+        self._close(session, "disconnected")
+        self._sessions.pop(session, None)
+        self._starved.pop(session, None)
+        left = session.queue.clear()
+        if session.agent in self._known:
+            for raw, _ in left:
+                if kind_of(raw) == Kind.WAKE:
+                    self._make_good(session.agent, Wake.decode(decode(raw).payload).row_id)
+        self._released(session)
+
+    def drop(self, session: Session, cause: str, label: str = "") -> None:
+        """Close silently for a reason of the hub's own: the handshake deadline, a failed revalidation."""
+        self._count_refusal(session, cause, label)
+        self._close(session, cause)
+
+    def eof(self, session: Session, *, inside_frame: bool) -> None:
+        """The peer ended its stream; inside a frame that is counted as malformed, and answered by nothing (§1)."""
+        if inside_frame:
+            self._count_refusal(session, "malformed", "eof")
+        self._close(session, "disconnected")
+
+    def _make_good(self, agent: bytes, row_id: bytes) -> None:
+        newer = self._router.route(agent)
+        if newer is not None:
+            self._deliver(newer, self._made_wake(agent, row_id), row_id, 0)
+        else:
+            pending = self._known.pending(agent)
+            assert pending is not None
+            self._retain(pending, row_id)
+
+    def _close(self, session: Session, why: str) -> None:
+        if not session.is_open:
+            return
+        was_in_session = session.state is HubState.IN_SESSION
+        session.state = HubState.CLOSED
+        session.owed = False
+        self._starved.pop(session, None)
+        for topic in list(session.topics):
+            self._drop_topic(session, topic)
+        if was_in_session:
+            if self._router.remove(session.agent, session):
+                self._known.leave(session.agent)
+            self.journal.append(Entry("agent disconnected", session.agent, {"session": session.number, "why": why}))
+        self.dirty.append(session)
+
+    def _drop_topic(self, session: Session, topic: bytes) -> None:
+        session.topics.pop(topic, None)
+        self._router.unsubscribe(topic, session)
+
+    # --- once a second ----------------------------------------------------------------------------------------
+
+    def revalidate(self, now_us: int, now_s: float) -> None:
+        """Look again at every identity: who expired or was revoked goes, lost topics go, a stale allowlist gets 5 s
+        of grace (§5.9). `now_s` is the wall clock in seconds."""
+        for session in list(self._sessions):
+            if session.state is HubState.IN_SESSION:
+                self._revalidate(session, now_us, now_s)
+
+    def _revalidate(self, session: Session, now_us: int, now_s: float) -> None:
+        assert session.identity is not None
+        match self.verifier.revalidate(session.identity, now_s):
+            case Identity() as identity:
+                session.identity = identity
+                session.stale_since_us = None
+                for topic in [topic for topic in session.topics if not self._may_use(session, topic)]:
+                    self._drop_topic(session, topic)
+                    self.journal.append(Entry("topic lost", session.agent, {"topic": topic.decode()}))
+            case Denied(label):
+                self.drop(session, "revalidation", label)
+            case Stale():
+                if session.stale_since_us is None:
+                    session.stale_since_us = now_us
+                elif now_us - session.stale_since_us >= _STALE_GRACE_US:
+                    self.drop(session, "revalidation", "allowlist_stale")
+
+    # --- state, for who asks ----------------------------------------------------------------------------------
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """A snapshot of every connection that is not finished."""
+        return tuple(self._sessions)
+
+    def gauges(self) -> Gauges:
+        """The state right now; one pass over the connections."""
+        return Gauges(
+            connections=len(self._sessions),
+            recipients=len(self._router),
+            queued_bytes=sum(session.queue.size for session in self._sessions),
+            queued_frames=sum(len(session.queue) for session in self._sessions),
+            egress_bytes=self._egress.used,
+            slow_consumers=sum(session.queue.is_slow for session in self._sessions),
+        )
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    def _refuse(
+        self, session: Session, code: ErrorCode, reason: str, cause: str, label: str = "", claimed: str = ""
+    ) -> None:
+        self._count_refusal(session, cause, label, claimed)
+        self._error(session, code, reason)
+        if code.ends_session:
+            self._close(session, cause)
+
+    def _count_refusal(self, session: Session, cause: str, label: str = "", claimed: str = "") -> None:
+        self.counters.refused[cause, label] += 1
+        self.journal.append(Entry("refused", session.agent or claimed.encode(), {"cause": cause, "label": label}))
+
+    def _rate_limited(self, session: Session, reason: str, cause: str, now_us: int) -> None:
+        self._count_refusal(session, cause)
+        if session.last_429_us is None or now_us - session.last_429_us >= _ANSWER_INTERVAL_US:
+            session.last_429_us = now_us
+            session.owed_429 = ""
+            self._error(session, ErrorCode.RATE_LIMITED, reason)
+        else:
+            session.owed_429 = reason
+
+    def _overflowed(self, session: Session) -> None:
+        self._error(session, ErrorCode.OVERFLOW, "recipient queue or hub egress budget full")
+
+    def _error(self, session: Session, code: ErrorCode, reason: str) -> None:
+        self._control(session, Kind.ERROR, Error(code, reason).encode())
+
+    def _control(self, session: Session, kind: Kind, payload: bytes = b"") -> None:
+        if not session.is_open:
+            return
+        raw = encode(Frame(kind, self.hub_id, session.agent, payload))
+        if session.queue.push(raw) is None:
+            self.dirty.append(session)
+        else:
+            self.drop(session, "own_queue")
+
+    def _may_use(self, session: Session, topic: bytes) -> bool:
+        identity = session.identity
+        assert identity is not None
+        return may_hold(identity.agent_id, identity.prefixes, topic)
+
+    def _know(self, agent: bytes) -> None:
+        evicted = self._known.enter(agent)
+        if evicted is not None:
+            self.counters.pending_evicted += 1
+            self.journal.append(Entry("agent evicted", evicted))

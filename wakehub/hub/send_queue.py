@@ -1,0 +1,93 @@
+"""What waits to be written to one connection (awh1.md §5.7).
+
+Charge first, then enqueue; `_take` is the one place that releases. Sizes count the frame body (L), not the prefix.
+A frame of which some bytes have left stays at the head, charged whole, until the rest has left as well.
+"""
+
+from collections import deque
+from enum import Enum
+
+from wakehub.hub.accounting import Budget
+from wakehub.limits import PREFIX_BYTES
+
+
+class Overflow(Enum):
+    """Why a frame was not taken."""
+
+    FRAMES = "recipient_frames"
+    BYTES = "recipient_bytes"
+    EGRESS = "egress"
+
+
+class SendQueue:
+    """At most `max_frames` frames and `max_bytes` bytes, all charged to `egress` as well."""
+
+    __slots__ = ("_egress", "_entries", "_max_bytes", "_max_frames", "_sent", "size")
+
+    def __init__(self, max_frames: int, max_bytes: int, egress: Budget) -> None:
+        self._entries: deque[tuple[bytes, int]] = deque()
+        self._max_frames = max_frames
+        self._max_bytes = max_bytes
+        self._egress = egress
+        self._sent = 0
+        self.size = 0
+        """Bytes waiting."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def is_slow(self) -> bool:
+        """A slow consumer: at least half of the bytes are taken."""
+        return self.size * 2 >= self._max_bytes
+
+    def push(self, raw: bytes, deadline_ms: int = 0) -> Overflow | None:
+        """Queue a whole frame, or say what is full and change nothing.
+
+        `deadline_ms` (ms since the epoch, 0: never) is when it is no longer worth sending.
+        """
+        size = len(raw) - PREFIX_BYTES
+        if len(self._entries) >= self._max_frames:
+            return Overflow.FRAMES
+        if self.size + size > self._max_bytes:
+            return Overflow.BYTES
+        if not self._egress.charge(size):
+            return Overflow.EGRESS
+        self.size += size
+        self._entries.append((raw, deadline_ms))
+        return None
+
+    def head(self) -> bytes | memoryview:
+        """The bytes to send next; the queue must not be empty."""
+        raw = self._entries[0][0]
+        return memoryview(raw)[self._sent :] if self._sent else raw
+
+    def sent(self, count: int) -> bytes | None:
+        """`count` bytes of the head have left; return the frame when that was its last byte."""
+        self._sent += count
+        if self._sent < len(self._entries[0][0]):
+            return None
+        return self._take()
+
+    def drop_expired(self, wall_ms: int) -> int:
+        """Drop frames at the head that are past their deadline and not begun; return how many."""
+        dropped = 0
+        while self._entries and not self._sent and 0 < self._entries[0][1] <= wall_ms:
+            self._take()
+            dropped += 1
+        return dropped
+
+    def clear(self) -> list[tuple[bytes, int]]:
+        """Empty the queue; return what had not left as (frame, deadline), a half-sent frame included."""
+        left = list(self._entries)
+        while self._entries:
+            self._take()
+        return left
+
+    def _take(self) -> bytes:
+        raw, _ = self._entries.popleft()
+        size = len(raw) - PREFIX_BYTES
+        self.size -= size
+        self._egress.release(size)
+        self._sent = 0
+        return raw

@@ -1,0 +1,68 @@
+"""What the daemons tell an operator: one line per state change, on stderr.
+
+JSON when stderr is no terminal, for people otherwise. Every text value is escaped. A cause that repeats is counted
+and told again only now and then. No message body, key, signature or token is ever handed to a log call.
+"""
+
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from wakehub.limits import LOG_REPEAT_SECONDS
+from wakehub.visible import visible
+
+_MAX_TEXT = 400
+_MAX_CAUSES = 512
+
+
+def configure(program: str) -> Any:
+    """Set logging up for this process and return its logger, bound to `program` ("hub", "publisher")."""
+    terminal = sys.stderr.isatty()
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _escape,
+    ]
+    if terminal:
+        processors.append(structlog.dev.ConsoleRenderer())
+    else:
+        processors += [structlog.processors.EventRenamer("event"), structlog.processors.JSONRenderer(sort_keys=False)]
+    structlog.configure(
+        processors=processors,
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    return structlog.get_logger().bind(program=program)
+
+
+def _escape(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for key, value in event.items():
+        if key == "exception":
+            event[key] = visible(value, keep="\n")
+        elif isinstance(value, str | bytes):
+            event[key] = visible(value)[:_MAX_TEXT]
+    return event
+
+
+class Repeats:
+    """Says when a cause that keeps coming is worth a line: the first time, then at most once per 10 s with a count."""
+
+    def __init__(self) -> None:
+        self._causes: dict[tuple[str, ...], tuple[float, int]] = {}
+
+    def due(self, cause: tuple[str, ...], now_s: float) -> int | None:
+        """How many occurrences a line about `cause` stands for now (≥ 1), or None when none is due.
+
+        `now_s` is monotonic seconds. At most 512 causes are held; then all are begun anew.
+        """
+        told_at, held_back = self._causes.get(cause, (None, 0))
+        if told_at is not None and now_s - told_at < LOG_REPEAT_SECONDS:
+            self._causes[cause] = (told_at, held_back + 1)
+            return None
+        if told_at is None and len(self._causes) >= _MAX_CAUSES:
+            self._causes.clear()
+        self._causes[cause] = (now_s, 0)
+        return held_back + 1
