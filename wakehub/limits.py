@@ -124,6 +124,16 @@ LEASE_RECHECK_SECONDS: Final = 2
 ROW_RETRY_FIRST_SECONDS: Final = 1
 ROW_RETRY_CAP_SECONDS: Final = 600
 SQLITE_BUSY_MS: Final = 10_000
+MAX_ATTACHMENTS: Final = 16
+MAX_MEDIA_TYPE_BYTES: Final = 128
+MAX_NOTE_BYTES: Final = 512
+MAX_HOPS: Final = 16
+MAX_PAIR_PER_MINUTE: Final = 60
+FAILURES_BEFORE_PASSED: Final = 3
+BACKEND_DEADLINE_SECONDS: Final = 30
+CLAIM_GRACE_SECONDS: Final = 30
+KEEP_TAKEN_IDS_SECONDS: Final = 8 * 86_400
+SWEEP_ROWS: Final = 256
 
 # --- ours: publisher ---
 MAX_POKE_IDS: Final = 256
@@ -165,6 +175,8 @@ assert ALLOWLIST_RESIGN_SECONDS * 2 < ALLOWLIST_VALID_SECONDS <= MAX_ALLOWLIST_V
 assert DEFAULT_DELEGATION_SECONDS <= MAX_DELEGATION_SECONDS
 assert LEASE_RENEW_SECONDS * 3 < LEASE_VOID_SECONDS
 assert WAKE_BATCH + 1 <= FRAME_BURST
+# An envelope can no longer be taken once its id is forgotten: it has expired by then.
+assert MAX_TTL_SECONDS < KEEP_TAKEN_IDS_SECONDS
 # A chain that changed is seen, and a row that nobody poked about is found, within a second.
 assert PUBLISHER_TICK_MS * 2 <= 1_000
 assert POKE_ANSWER_MARGIN_MS < POKE_DEADLINE_MS
