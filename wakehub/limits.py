@@ -144,6 +144,7 @@ MAX_POKE_CLIENTS: Final = 32
 WAKE_BATCH: Final = 64
 PROOF_DEADLINE_MS: Final = 2_000
 PUBLISHER_TICK_MS: Final = 500
+RESIGN_RETRY_SECONDS: Final = 5
 SWEEP_SECONDS: Final = 5
 
 # --- ours: the supervised tree ---
