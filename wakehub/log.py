@@ -19,17 +19,14 @@ _MAX_CAUSES = 512
 
 def configure(program: str) -> Any:
     """Set logging up for this process and return its logger, bound to `program` ("hub", "publisher")."""
-    terminal = sys.stderr.isatty()
+    renderer: Any = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     processors: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         _escape,
+        renderer,
     ]
-    if terminal:
-        processors.append(structlog.dev.ConsoleRenderer())
-    else:
-        processors += [structlog.processors.EventRenamer("event"), structlog.processors.JSONRenderer(sort_keys=False)]
     structlog.configure(
         processors=processors,
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -39,12 +36,14 @@ def configure(program: str) -> Any:
 
 
 def _escape(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    for key, value in event.items():
-        if key == "exception":
-            event[key] = visible(value, keep="\n")
-        elif isinstance(value, str | bytes):
-            event[key] = visible(value)[:_MAX_TEXT]
-    return event
+    first = {key: event[key] for key in ("timestamp", "level", "event") if key in event}
+    return first | {key: _shown(key, value) for key, value in event.items() if key not in first}
+
+
+def _shown(key: str, value: Any) -> Any:
+    if key == "exception":
+        return visible(value, keep="\n")
+    return visible(value)[:_MAX_TEXT] if isinstance(value, str | bytes) else value
 
 
 class Repeats:

@@ -94,7 +94,7 @@ class Hub:
         self._control(session, Kind.HELLO, nonce)
         return session
 
-    def admit(self, session: Session, claim: Claim, verdict: Identity | Denied, now_us: int, wall_ms: int) -> None:
+    def admit(self, session: Session, claim: Claim, verdict: Identity | Denied, now_us: int) -> None:
         """Admission is one synchronous step (§5.3): nothing can slip in before the welcome."""
         if isinstance(verdict, Denied):
             self._refuse(session, ErrorCode.UNAUTHORIZED, "unauthorized", "hello", verdict.label, claim.agent_id)
@@ -430,11 +430,16 @@ class Hub:
         """A snapshot of every connection that is not finished."""
         return tuple(self._sessions)
 
+    @property
+    def agents(self) -> int:
+        """How many agents are connected."""
+        return len(self._router)
+
     def gauges(self) -> Gauges:
         """The state right now; one pass over the connections."""
         return Gauges(
             connections=len(self._sessions),
-            recipients=len(self._router),
+            recipients=self.agents,
             queued_bytes=sum(session.queue.size for session in self._sessions),
             queued_frames=sum(len(session.queue) for session in self._sessions),
             egress_bytes=self._egress.used,

@@ -1,0 +1,1 @@
+"""The hub's process: moves bytes and owns tasks; what is admitted, refused or routed is decided in `wakehub.hub`."""

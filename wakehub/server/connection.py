@@ -1,0 +1,150 @@
+"""One connection's bytes: in to the hub's decisions, out of the session's queue (awh1.md §5).
+
+The reader waits for the socket, receives without blocking, lets the hub decide, and writes at once whatever that put
+into any queue: between reading a wake and writing it there is no task switch, no cancel scope and no log call. Only
+what the kernel would not take is left to the recipient's own writer task, which sleeps otherwise.
+"""
+
+import socket
+from typing import TYPE_CHECKING
+
+import trio
+
+from wakehub.errors import Violation
+from wakehub.hub.session import Session
+from wakehub.identity.verifier import Claim
+from wakehub.limits import HANDSHAKE_DEADLINE_MS, RECEIVE_BYTES
+from wakehub.wire.reader import FrameReader
+
+if TYPE_CHECKING:
+    from wakehub.server.serve import Server
+
+
+class Connection:
+    """Owns `sock` (non-blocking) from its accept, which is now, to its close."""
+
+    def __init__(self, server: "Server", sock: socket.socket, session: Session) -> None:
+        self._server = server
+        self._sock = sock
+        self._session = session
+        self._deadline = trio.current_time() + HANDSHAKE_DEADLINE_MS / 1000
+        self._reader = FrameReader()
+        self._blocked = False
+        self._broken = False
+        self._backlog = trio.lowlevel.ParkingLot()
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Serve the connection to its end; returns when the socket is closed and everything it held is released."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_backlog)
+                    if await self._handshake():
+                        await self._read()
+                    nursery.cancel_scope.cancel()
+        finally:
+            try:
+                await self._flush_at_end()
+            finally:
+                self._server.forget(self._session)
+                trio.lowlevel.notify_closing(self._sock)
+                self._sock.close()
+
+    def stop(self) -> None:
+        """Stop reading; what is queued is still flushed."""
+        self._scope.cancel()
+
+    def flush(self, wall_ms: int) -> None:
+        """Write what the session's queue holds, as far as the kernel takes it now."""
+        hub, session, send = self._server.hub, self._session, self._sock.send
+        while not self._blocked and (data := hub.output(session, wall_ms)) is not None:
+            try:
+                count = send(data)
+            except BlockingIOError:
+                self._blocked = True
+                self._backlog.unpark()
+                return
+            except OSError:
+                self._broken = True
+                hub.eof(session, inside_frame=False)
+                self.stop()
+                return
+            hub.sent(session, count, wall_ms)
+        if not session.is_open:
+            self.stop()
+
+    async def _handshake(self) -> bool:
+        with trio.move_on_at(self._deadline):
+            self._server.flush()
+            while self._session.is_open:
+                claim = self._take_frames()
+                if claim is not None:
+                    await self._server.admit(self._session, claim)
+                    return self._session.is_open
+                if self._session.is_open and not await self._receive():
+                    return False
+            return False
+        self._server.hub.drop(self._session, "deadline")
+        self._server.flush()
+        return False
+
+    async def _read(self) -> None:
+        while True:
+            self._take_frames()
+            if not self._session.is_open or not await self._receive():
+                return
+
+    async def _receive(self) -> bool:
+        """Wait for bytes and feed them to the reader; False when the stream has ended."""
+        await trio.lowlevel.wait_readable(self._sock)
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        if data:
+            self._reader.feed(data)
+            return True
+        self._server.hub.eof(self._session, inside_frame=not self._reader.at_boundary)
+        self._server.flush()
+        return False
+
+    def _take_frames(self) -> Claim | None:
+        """Hand every whole frame to the hub and flush; stops at a hello, whose claim has to be verified first."""
+        server, session, reader = self._server, self._session, self._reader
+        now_us, wall_ms = server.clock()
+        claim = None
+        while session.is_open and claim is None:
+            try:
+                raw = reader.next_frame()
+            except Violation:
+                server.hub.refuse_prefix(session)
+                break
+            if raw is None:
+                break
+            try:
+                claim = server.hub.receive(session, raw, now_us, wall_ms)
+            except Exception:  # a bug costs one frame, not the hub (§5.4, 500)
+                server.log.exception("internal error on a frame", session=session.number)
+                server.hub.failed(session)
+        server.flush(now_us, wall_ms)
+        return claim
+
+    async def _write_backlog(self) -> None:
+        while True:
+            while not self._blocked:
+                await self._backlog.park()
+            await trio.lowlevel.wait_writable(self._sock)
+            self._blocked = False
+            self.flush(self._server.clock()[1])
+            self._server.flush()
+
+    async def _flush_at_end(self) -> None:
+        with trio.CancelScope(deadline=self._server.flush_deadline(), shield=True):
+            while not self._broken and len(self._session.queue):
+                self._blocked = False
+                self.flush(self._server.clock()[1])
+                if self._blocked:
+                    await trio.lowlevel.wait_writable(self._sock)

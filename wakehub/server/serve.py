@@ -1,0 +1,403 @@
+"""The hub's process from start to drain (awh1.md §5.1, §5.9, §5.10, §6).
+
+    nursery of the process
+    ├─ signals: the first drains, the second ends at once
+    ├─ accept loop, stats accept loop       cancelled first, at the drain
+    ├─ once a second: revalidate, status    every 15 s: is the path still our socket?
+    ├─ watchdog
+    └─ nursery of the connections: one task each, with its own nursery
+
+`Server` owns tasks and sockets and decides nothing; every decision is the hub's.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from wakehub import __version__, files, log
+from wakehub.config import Config
+from wakehub.errors import CannotCreate, ErrorCode, Exit, WakehubError
+from wakehub.files import Lock
+from wakehub.hub.hub import Entry, Hub
+from wakehub.hub.session import Session
+from wakehub.identity.allowlist import AllowlistFile
+from wakehub.identity.keys import load_public
+from wakehub.identity.peercred import Authorizer, PeerCredentials, SameUidAuthorizer
+from wakehub.identity.verifier import Claim, DelegationVerifier, DenyAllVerifier, HelloVerifier
+from wakehub.limits import (
+    DRAIN_MS,
+    MAX_HANDSHAKES_IN_VERIFICATION,
+    MAX_REFUSALS_AT_ONCE,
+    MAX_STATS_READERS,
+    NONCE_BYTES,
+    REFUSAL_DEADLINE_MS,
+    REVALIDATE_SECONDS,
+    SOCKET_CHECK_SECONDS,
+    STATS_DEADLINE_MS,
+    TEARDOWN_FLUSH_MS,
+)
+from wakehub.server.admission import accept_forever, say_and_close
+from wakehub.server.connection import Connection
+from wakehub.server.listener import Listener, Place, connection_ceiling, passed_listeners
+from wakehub.server.notify import Notifier
+from wakehub.server.stats import render
+from wakehub.wire.frames import Frame, Kind, encode
+from wakehub.wire.payloads import Error
+
+Clock = Callable[[], tuple[int, int]]
+
+
+def read_clock() -> tuple[int, int]:
+    """Monotonic µs and wall clock ms."""
+    return time.monotonic_ns() // 1000, time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Sockets:
+    """What the hub listens on, and the lock that allows it to touch those paths."""
+
+    hub: Listener
+    stats: Listener
+    lock: Lock
+
+    def close(self) -> None:
+        """Unlink what still is ours, close, and give the lock up."""
+        for listener in (self.hub, self.stats):
+            listener.unlink()
+            listener.close()
+        self.lock.release()
+
+
+class Server:
+    """Serves `hub` on `sockets`; `ceiling` is how many connections may be held at once."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        sockets: Sockets,
+        ceiling: int,
+        *,
+        authorizer: Authorizer,
+        notifier: Notifier,
+        logger: Any,
+        find_verifier: Callable[[], HelloVerifier | None] = lambda: None,
+        clock: Clock = read_clock,
+    ) -> None:
+        self.hub = hub
+        self.log = logger
+        self.clock = clock
+        self._sockets = sockets
+        self._ceiling = ceiling
+        self._authorizer = authorizer
+        self._notifier = notifier
+        self._find_verifier = find_verifier
+        self._connections: dict[Session, Connection] = {}
+        self._verifying = trio.Semaphore(MAX_HANDSHAKES_IN_VERIFICATION)
+        self._refusals = 0
+        self._stats_readers = 0
+        self._fanouts = 0
+        self._repeats = log.Repeats()
+        self._status = ""
+        self._drain_deadline: float | None = None
+        self._fatal: WakehubError | None = None
+        self._everything = trio.CancelScope()
+        self._intake = trio.CancelScope()
+        self._accepting = trio.CancelScope()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until a signal has drained the hub; raises `WakehubError` when it cannot go on."""
+        with self._everything:
+            async with trio.open_nursery() as process:
+                process.start_soon(self._watch_signals)
+                async with trio.open_nursery() as self._nursery:
+                    with self._intake:
+                        async with trio.open_nursery() as intake:
+                            intake.start_soon(self._accept)
+                            intake.start_soon(self._accept_stats)
+                            intake.start_soon(self._every_second)
+                            intake.start_soon(self._watch_path)
+                            intake.start_soon(self._feed_watchdog)
+                            await self._announce()
+                    self._begin_drain()
+                process.cancel_scope.cancel()
+        if self._fatal is not None:
+            raise self._fatal
+        self.log.info("hub stopped")
+
+    async def _announce(self) -> None:
+        """Say that the hub is ready, once its socket has answered (§6)."""
+        stream = await trio.open_unix_socket(os.fspath(self._sockets.hub.path))
+        async with stream:
+            await stream.receive_some(1)
+        self._notifier.send("READY=1")
+        self.log.info(
+            "hub ready",
+            socket=str(self._sockets.hub.path),
+            ceiling=self._ceiling,
+            verifier=type(self.hub.verifier).__name__,
+            version=__version__,
+        )
+
+    async def _watch_signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                if self._drain_deadline is not None:
+                    self.log.warning("hub ends at once", signal=signal.Signals(number).name)
+                    self._fatal = WakehubError("the hub was told twice to stop", why="its queues were not all flushed")
+                    self._drain_deadline = trio.current_time()
+                    self._everything.cancel()
+                    return
+                self.log.info("hub stopping", signal=signal.Signals(number).name)
+                self._drain_deadline = trio.current_time() + DRAIN_MS / 1000
+                self._intake.cancel()
+
+    def _begin_drain(self) -> None:
+        self._notifier.send("STOPPING=1")
+        self._sockets.hub.unlink()
+        self._sockets.stats.unlink()
+        for connection in self._connections.values():
+            connection.stop()
+
+    def _fail(self, error: WakehubError) -> None:
+        self.log.error("hub cannot go on", error=str(error))
+        self._fatal = error
+        self._everything.cancel()
+
+    def flush_deadline(self) -> float:
+        """Until when (trio clock) a closing connection may flush its queue (§5.10)."""
+        if self._drain_deadline is not None:
+            return self._drain_deadline
+        return trio.current_time() + TEARDOWN_FLUSH_MS / 1000
+
+    # --- connections ------------------------------------------------------------------------------------------
+
+    async def _accept(self) -> None:
+        while True:  # anew after each rebind
+            with trio.CancelScope() as self._accepting:
+                await accept_forever(
+                    self._sockets.hub.sock, self._authorizer, self._take, self._refused_credentials, self.log
+                )
+
+    def _take(self, sock: Any, peer: PeerCredentials) -> None:
+        if len(self._connections) >= self._ceiling:
+            self._refuse_at_ceiling(sock)
+            return
+        session = self.hub.open(os.urandom(NONCE_BYTES), self.clock()[0])
+        connection = Connection(self, sock, session)
+        self._connections[session] = connection
+        self._nursery.start_soon(self._serve, connection, peer)
+
+    async def _serve(self, connection: Connection, peer: PeerCredentials) -> None:
+        try:
+            await connection.run()
+        except Exception:  # a bug costs one connection, not the hub
+            self.log.exception("connection failed", pid=peer.pid)
+
+    def forget(self, session: Session) -> None:
+        """A connection is closed: release what it held, make good what it could not write."""
+        self.hub.finish(session)
+        self._connections.pop(session, None)
+        self.flush()
+
+    def _refuse_at_ceiling(self, sock: Any) -> None:
+        self.hub.counters.refused["ceiling", ""] += 1
+        self._tell_refusal({"cause": "ceiling", "limit": self._ceiling})
+        if self._refusals >= MAX_REFUSALS_AT_ONCE:
+            sock.close()
+            return
+        self._refusals += 1
+        answer = Error(ErrorCode.OVERFLOW, "hub at its connection ceiling").encode()
+        raw = encode(Frame(Kind.ERROR, self.hub.hub_id, payload=answer))
+        self._nursery.start_soon(say_and_close, sock, raw, REFUSAL_DEADLINE_MS, self._refusal_done)
+
+    def _refusal_done(self) -> None:
+        self._refusals -= 1
+
+    def _refused_credentials(self, peer: PeerCredentials | None) -> None:
+        self.hub.counters.refused["credential", ""] += 1
+        self._tell_refusal({"cause": "credential", "uid": peer.uid if peer else "unknown"})
+
+    async def admit(self, session: Session, claim: Claim) -> None:
+        """Verify a hello, at most 32 at once, and let the hub admit or refuse it in one step (§5.2, §5.3)."""
+        async with self._verifying:
+            verdict = self.hub.verifier.verify(claim, time.time())
+            self.hub.admit(session, claim, verdict, self.clock()[0])
+        self.flush()
+
+    # --- bytes out --------------------------------------------------------------------------------------------
+
+    def flush(self, started_us: int = 0, wall_ms: int = 0) -> None:
+        """Write what the hub queued, and tell the operator what it noted.
+
+        `started_us` is when the batch of frames that led here was taken; with it, fan-outs are timed.
+        """
+        hub = self.hub
+        wall_ms = wall_ms or self.clock()[1]
+        while hub.dirty:
+            dirty, hub.dirty = hub.dirty, []
+            for session in dirty:
+                connection = self._connections.get(session)
+                if connection is not None:
+                    connection.flush(wall_ms)
+        if hub.counters.fanout_deliveries != self._fanouts:
+            self._fanouts = hub.counters.fanout_deliveries
+            if started_us:
+                hub.counters.fanout_us.observe(self.clock()[0] - started_us)
+        if hub.journal:
+            entries, hub.journal = hub.journal, []
+            for entry in entries:
+                self._tell(entry)
+
+    # --- what an operator sees --------------------------------------------------------------------------------
+
+    def _tell(self, entry: Entry) -> None:
+        if entry.event == "refused":
+            self._tell_refusal({"agent": entry.agent, **entry.detail})
+        else:
+            self.log.info(entry.event, agent=entry.agent, **entry.detail)
+
+    def _tell_refusal(self, detail: dict[str, Any]) -> None:
+        times = self._repeats.due((str(detail["cause"]), str(detail.get("label", ""))), time.monotonic())
+        if times is not None:
+            self.log.warning("refused", **detail, times=times)
+
+    async def _accept_stats(self) -> None:
+        await accept_forever(
+            self._sockets.stats.sock, self._authorizer, self._take_stats_reader, self._refused_credentials, self.log
+        )
+
+    def _take_stats_reader(self, sock: Any, peer: PeerCredentials) -> None:
+        if self._stats_readers >= MAX_STATS_READERS:
+            sock.close()
+            return
+        self._stats_readers += 1
+        text = render(self.hub.counters, self.hub.gauges(), __version__, self._ceiling)
+        self._nursery.start_soon(say_and_close, sock, text, STATS_DEADLINE_MS, self._stats_reader_done)
+
+    def _stats_reader_done(self) -> None:
+        self._stats_readers -= 1
+
+    # --- from time to time ------------------------------------------------------------------------------------
+
+    async def _every_second(self) -> None:
+        while True:
+            await trio.sleep(REVALIDATE_SECONDS)
+            verifier = self._find_verifier() if isinstance(self.hub.verifier, DenyAllVerifier) else None
+            if verifier is not None:
+                self.hub.verifier = verifier
+                self.log.info("owner key found", verifier=type(verifier).__name__)
+            self.hub.revalidate(self.clock()[0], time.time())
+            self.flush()
+            self._report_status()
+
+    def _report_status(self) -> None:
+        status = f"STATUS={self.hub.agents} agents connected"
+        if status != self._status:
+            self._status = status
+            self._notifier.send(status)
+
+    async def _feed_watchdog(self) -> None:
+        if self._notifier.watchdog_s is None:
+            return
+        while True:
+            self._notifier.send("WATCHDOG=1")
+            await trio.sleep(self._notifier.watchdog_s)
+
+    async def _watch_path(self) -> None:
+        while True:
+            await trio.sleep(SOCKET_CHECK_SECONDS)
+            try:
+                self.check_paths()
+            except WakehubError as error:
+                self._fail(error)
+
+    def check_paths(self) -> None:
+        """Bind anew when a path no longer is our socket (§6).
+
+        Raises `Held` (75) when another hub holds the lock by now, `CannotCreate` (73) when it cannot be bound.
+        """
+        sockets = self._sockets
+        if sockets.hub.look() is not Place.OURS:
+            sockets.hub = self._rebound(sockets.hub)
+            self._accepting.cancel()
+
+    def _rebound(self, listener: Listener) -> Listener:
+        place = listener.look()
+        sockets = self._sockets
+        if not listener.owned or place is Place.FOREIGN:
+            raise CannotCreate(
+                f"the socket at {listener.path} is gone", why=f"found {place.value}", remedy="restart the hub"
+            )
+        if not sockets.lock.path.parent.is_dir():
+            raise CannotCreate(f"the state directory {sockets.lock.path.parent} is gone", remedy="restart the hub")
+        if not sockets.lock.is_in_place():
+            sockets.lock = Lock.acquire(sockets.lock.path, what="a hub")
+        try:
+            anew = Listener.bind(listener.path)
+        except WakehubError as error:
+            raise CannotCreate(error.what, why=error.why, remedy=error.remedy) from error
+        listener.close()
+        self.log.warning("socket bound anew", socket=str(listener.path), found=place.value)
+        return anew
+
+
+def run(config: Config) -> int:
+    """Run the hub until it is told to stop; returns its exit status.
+
+    Raises `Held` (75), `Unsafe` (77), `Misconfigured` (78) or `CannotCreate` (73) when it cannot start (§6).
+    """
+    os.umask(0o077)
+    logger = log.configure("hub")
+    ceiling = connection_ceiling(config.limits.max_connections)
+    verifier = find_verifier(config) or DenyAllVerifier()
+    files.check_socket_directory(config.hub_socket.parent)
+    files.private_directory(config.paths.state)
+    sockets = _bind(config, Lock.acquire(config.paths.lock("hub"), what="a hub"))
+    try:
+        server = Server(
+            Hub(config.hub_id.encode(), config.limits, verifier),
+            sockets,
+            ceiling,
+            authorizer=SameUidAuthorizer(),
+            notifier=Notifier(os.environ, logger),
+            logger=logger,
+            find_verifier=lambda: find_verifier(config),
+        )
+        trio.run(server.run)
+    finally:
+        sockets.close()
+    return Exit.DONE
+
+
+def find_verifier(config: Config) -> HelloVerifier | None:
+    """The verifier for the configured owner key, None while there is no such file.
+
+    Raises `Unsafe` (77) when the file is not ours, `WakehubError` when it holds no key.
+    """
+    try:
+        owner = load_public(config.owner_pub)
+    except FileNotFoundError:
+        return None
+    return DelegationVerifier(config.hub_id, AllowlistFile(config.allowlist, owner))
+
+
+def _bind(config: Config, lock: Lock) -> Sockets:
+    bound: list[Listener] = []
+    try:
+        passed = passed_listeners(os.environ)
+        for path in (config.hub_socket, config.stats_socket):
+            bound.append(passed.get(path) or Listener.bind(path))
+    except BaseException:
+        for listener in bound:
+            listener.unlink()
+            listener.close()
+        lock.release()
+        raise
+    return Sockets(bound[0], bound[1], lock)
