@@ -141,6 +141,21 @@ def _refuse_other_than_socket(path: Path) -> bool:
     return True
 
 
+def is_absent(path: Path) -> bool:
+    """Whether nothing at all is at `path`. What cannot be looked at is not absent: raises `Unsafe` (exit 77)."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise Unsafe(
+            f"cannot tell whether {visible(str(path))} is there",
+            why=_why(error),
+            remedy="run this outside the sandbox that hides it, or mend the mode of its directory",
+        ) from error
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """What tells one state of a file from the next: device, inode, mtime in ns, size in bytes."""
@@ -149,6 +164,10 @@ class Stamp:
     inode: int
     mtime_ns: int
     size: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> "Stamp":
+        return cls(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 @contextlib.contextmanager
@@ -220,6 +239,29 @@ def create(path: Path, data: bytes) -> None:
     _write(path, data, link)
 
 
+@contextlib.contextmanager
+def appendable(path: Path) -> Iterator[int]:
+    """Open a file of ours for reading and appending, alone: under an exclusive flock on the file itself, waited for.
+
+    Makes it (0600, empty) when it is absent. Yields the descriptor, checked as `opened` does; the file must be one
+    that is never replaced. Raises `Unsafe` when a check fails, `CannotCreate` when it cannot be opened or made.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR):
+            raise Unsafe(f"{visible(str(path))} is not a file of ours", why=_why(error), remedy="remove it") from error
+        raise CannotCreate(
+            f"cannot open {visible(str(path))} for writing", why=_why(error), remedy="mend the mode of its directory"
+        ) from error
+    try:
+        _checked(fd, path)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def _write(path: Path, data: bytes, place: Callable[[str, str, int], None]) -> None:
     temporary = f".{path.name[:80]}.{secrets.token_hex(8)}~"
     try:
@@ -277,7 +319,16 @@ def _checked(fd: int, path: Path) -> Stamp:
     mode = stat.S_IMODE(found.st_mode)
     if mode != 0o600:
         raise Unsafe(f"{shown} has mode {mode:04o}", why="it must be exactly 0600", remedy=f"chmod 600 {shown}")
-    return Stamp(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+    return Stamp.of(found)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory last; raises `OSError`."""
+    where = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(where)
+    finally:
+        os.close(where)
 
 
 @dataclass(frozen=True, slots=True)

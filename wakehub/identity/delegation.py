@@ -52,6 +52,7 @@ class Certificate:
     not_before: str
     not_after: str
     signature: bytes
+    _window: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_size("principal", self.principal, MAX_PRINCIPAL_BYTES)
@@ -62,11 +63,11 @@ class Certificate:
             raise ValueError(f"scope is not {SCOPE}")
         if len(self.delegate_key) != KEY_BYTES or len(self.signature) != SIGNATURE_BYTES:
             raise ValueError("key or signature has the wrong size")
-        self.window()
+        object.__setattr__(self, "_window", (stamps.parse(self.not_before), stamps.parse(self.not_after)))
 
     def window(self) -> tuple[int, int]:
         """`not_before` and `not_after` in nanoseconds since the epoch."""
-        return stamps.parse(self.not_before), stamps.parse(self.not_after)
+        return self._window
 
     def encode(self) -> bytes:
         """The wire form, at most 390 bytes."""

@@ -54,6 +54,12 @@ def array(found: dict[str, Any], key: str) -> list[Any]:
     return value
 
 
+def mapping(found: dict[str, Any], key: str) -> dict[str, Any]:
+    """The object under `key`."""
+    value: dict[str, Any] = _typed(found, key, dict)
+    return value
+
+
 def dump(found: dict[str, Any]) -> bytes:
     """The one form in which we write: UTF-8 without spaces, keys in the order given."""
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
@@ -66,7 +72,7 @@ def _typed(found: dict[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-_KINDS = {str: "text", int: "a whole number", list: "a list"}
+_KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
