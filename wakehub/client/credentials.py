@@ -1,0 +1,63 @@
+"""Where a client's session identity comes from, and when it needs a new one (receive.md §3, §6).
+
+In this order: the bundle in `$WAKEHUB_BUNDLE` (a place without files), a bundle minted in memory from the enrolled
+key (the session key then never touches a disk), the bundle file that `wakehub delegate` wrote, read anew each time.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wakehub.errors import Unsafe
+from wakehub.identity.delegation import Bundle
+from wakehub.identity.keys import KeyPair
+from wakehub.identity.stamps import NS
+from wakehub.limits import CLOCK_LEEWAY_SECONDS, DEFAULT_DELEGATION_SECONDS, RENEW_BEFORE_END_SECONDS
+from wakehub.visible import visible
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The sources of bundles for `agent_id` at hub `hub_id`; `key` is its enrolled key where we may hold it."""
+
+    agent_id: str
+    hub_id: str
+    key: KeyPair | None
+    bundle_file: Path
+
+    def bundle(self, now_s: float, environ: Mapping[str, str] = os.environ) -> Bundle:
+        """A bundle for a session that begins now (`now_s`: wall clock, seconds).
+
+        Raises `Unsafe` (77) when there is no source, or the one there is belongs to another agent or hub.
+        """
+        given = Bundle.from_environment(environ)
+        if given is not None:
+            return self._checked(given, "$WAKEHUB_BUNDLE")
+        if self.key is not None:
+            return Bundle.make(self.agent_id, self.key, self.hub_id, now_s, DEFAULT_DELEGATION_SECONDS)
+        try:
+            return self._checked(Bundle.load(self.bundle_file), visible(str(self.bundle_file)))
+        except (FileNotFoundError, PermissionError) as error:
+            raise Unsafe(
+                f"no identity for {visible(self.agent_id)}",
+                why=f"no enrolled key and no bundle can be read ({error.strerror})",
+                remedy=f"as the owner: wakehub delegate {visible(self.agent_id)} --ttl 12h",
+            ) from error
+
+    def _checked(self, bundle: Bundle, where: str) -> Bundle:
+        if (bundle.agent_id, bundle.hub_id) != (self.agent_id, self.hub_id):
+            raise Unsafe(
+                f"the bundle in {where} is for {visible(bundle.agent_id)} at hub {visible(bundle.hub_id)}",
+                why=f"this is {visible(self.agent_id)} at hub {visible(self.hub_id)}",
+                remedy=f"use --as {visible(bundle.agent_id)} --hub-id {visible(bundle.hub_id)}, or another bundle",
+            )
+        return bundle
+
+
+def needs_renewal(bundle: Bundle, now_s: float) -> bool:
+    """Whether a session should go on with a new bundle: min(10 min, a third of its life) before its end, and when the
+    clock was set to before its beginning."""
+    begin_s, end_s = (stamp / NS for stamp in bundle.window())
+    margin_s = min(RENEW_BEFORE_END_SECONDS, (end_s - begin_s) / 3)
+    return now_s >= end_s - margin_s or now_s < begin_s - CLOCK_LEEWAY_SECONDS

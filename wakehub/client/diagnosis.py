@@ -1,0 +1,52 @@
+"""Why a hub may have answered 401, as far as it can be seen from here (receive.md §3).
+
+On the wire every identity refusal is the same. The client can read most of what the hub reads, with the same code, so
+it says which of the known reasons holds and what to do, or that it must be in the hub's log.
+"""
+
+from pathlib import Path
+
+from wakehub.client.failures import Failure, HubError
+from wakehub.errors import WakehubError
+from wakehub.identity.allowlist import AllowlistFile, Unusable
+from wakehub.identity.delegation import Bundle, Certificate
+from wakehub.identity.keys import load_public, verify
+from wakehub.identity.stamps import NS
+from wakehub.limits import CLOCK_LEEWAY_SECONDS
+from wakehub.visible import visible
+
+_PUBLISHER = "see that the publisher runs: wakehub up"
+
+
+def explain(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> HubError:
+    """The 401 with the reason that the files at `allowlist` and `owner_pub` show, and the remedy."""
+    why, remedy = _reason(bundle, allowlist, owner_pub, now_s)
+    return HubError(Failure.UNAUTHORIZED, f"the hub refused {visible(bundle.agent_id)} (401)", why=why, remedy=remedy)
+
+
+def _reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> tuple[str, str]:
+    begin, end = bundle.window()
+    now = int(now_s) * NS
+    name = visible(bundle.agent_id)
+    if now >= end:
+        return f"the delegation ended at {bundle.not_after}", f"wakehub delegate {name} --ttl 12h"
+    if now < begin - CLOCK_LEEWAY_SECONDS * NS:
+        return f"the delegation begins at {bundle.not_before}; this clock is behind", "set the clock"
+    try:
+        owner_public = load_public(owner_pub)
+    except (OSError, WakehubError) as error:
+        return f"owner.pub cannot be read ({visible(str(error))})", "wakehub init, or allow the file in the sandbox"
+    found = AllowlistFile(allowlist, owner_public).current(now_s, 0.0)
+    if isinstance(found, Unusable):
+        return f"the allowlist is {found.label}: {found.detail}", _PUBLISHER
+    entry = found.agents.get(bundle.agent_id)
+    if entry is None:
+        return f"the allowlist does not show {name}", f"wakehub enroll {name}; {_PUBLISHER}"
+    if bundle.delegate.public in entry.revoked_keys:
+        return "this session key is revoked", f"wakehub delegate {name} --ttl 12h"
+    certificate = Certificate.decode(bundle.certificate)
+    if not verify(entry.public, certificate.signed_bytes(), certificate.signature):
+        return f"the delegation is not signed by the key that {name} is enrolled with", f"wakehub delegate {name}"
+    if begin // NS < entry.bound_at // NS:
+        return f"the delegation is older than the enrolment of {name}", f"wakehub delegate {name} --ttl 12h"
+    return "no reason can be seen from here", "the hub's log names it; is it the hub of this owner?"

@@ -1,0 +1,247 @@
+"""The waiting client: holds one hub session and rings the doorbell when something may be there (receive.md §3).
+
+It never reads the inbox, and it is never needed for it: with or without a hub, the reader's backstop is armed. What it
+adds is speed. It connects, reconnects by the ladder, renews its delegation by a new session before the old one ends
+(whatever fell between the two is replayed by the hub, and each welcome rings), and watches wall clock against
+monotonic clock: more than 5 s apart means that the machine slept or its clock was set.
+
+`run` returns when another session took this one's place and the name is no longer ours.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from wakehub.client import diagnosis
+from wakehub.client.backoff import Ladder
+from wakehub.client.connection import HubSession, connect
+from wakehub.client.credentials import Credentials, needs_renewal
+from wakehub.client.doorbell import Doorbell, Reason
+from wakehub.client.failures import Failure, HubError
+from wakehub.errors import WakehubError
+from wakehub.identity.delegation import Bundle
+from wakehub.limits import (
+    CLOCK_CHECK_MS,
+    CLOCK_DRIFT_SECONDS,
+    ENROLMENT_WAIT_SECONDS,
+    FILE_WATCH_MS,
+    MAX_KNOWN_AGENTS,
+    PROOF_DEADLINE_MS,
+)
+from wakehub.wire.payloads import Wake
+from wakehub.wire.protocol import Event, Ponged, Woken
+
+_NEVER: Final = float("inf")
+
+
+class _Cut(Enum):
+    """Why a session was ended from this side."""
+
+    RENEWAL = auto()
+    NO_PONG = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The hub's socket, and the files that decide who is admitted."""
+
+    socket: Path
+    allowlist: Path
+    owner_pub: Path
+
+
+class Subscriber:
+    """Keeps one session for one listener.
+
+    `still_ours` says whether the listener's names are still its own; `tell` gets one line per state change, for a
+    person. `new` is true for a name that was enrolled just now: for 5 s a refusal is not worth a word. `wall` is the
+    wall clock in seconds, `draw` gives numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        credentials: Credentials,
+        bell: Doorbell,
+        *,
+        still_ours: Callable[[], bool],
+        tell: Callable[[str], None],
+        new: bool = False,
+        wall: Callable[[], float] = time.time,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._place = place
+        self._credentials = credentials
+        self._bell = bell
+        self._still_ours = still_ours
+        self._tell = tell
+        self._new = new
+        self._wall = wall
+        self._ladder = Ladder(draw)
+        self._marks: dict[bytes, int] = {}
+        self._told: str | None = None
+        self._quiet_until = -_NEVER
+        self._session: HubSession | None = None
+        self._bundle: Bundle | None = None
+        self._scope = trio.CancelScope()
+        self._pause_scope = trio.CancelScope()
+        self._cut: _Cut | None = None
+        self._pong_due = _NEVER
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a session stands right now."""
+        return self._session is not None
+
+    async def run(self) -> None:
+        """Hold a session until the name is lost to another process."""
+        if self._new:
+            self._quiet_until = trio.current_time() + ENROLMENT_WAIT_SECONDS
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_clock)
+            await self._hold()
+            nursery.cancel_scope.cancel()
+
+    async def _hold(self) -> None:
+        while True:
+            before = self._stamps()  # ahead of the attempt: a change behind its refusal must count
+            error = await self._attempt()
+            if error is None:
+                continue
+            if error.failure is Failure.REPLACED and not self._still_ours():
+                return
+            self._say(error)
+            await self._pause(error.failure, before)
+
+    async def _attempt(self) -> HubError | None:
+        """One session from connecting to its end: None when it was ended to renew the delegation."""
+        self._cut = None
+        began = _NEVER
+        failure: HubError | None = None
+        with trio.CancelScope() as self._scope:
+            try:
+                self._bundle = self._credentials.bundle(self._wall())
+                async with connect(self._place.socket, self._bundle) as session:
+                    began = trio.current_time()
+                    await self._attend(session)
+            except HubError as error:
+                failure = self._explained(error)
+            except WakehubError as error:  # no identity to connect with
+                failure = HubError(Failure.UNAUTHORIZED, error.what, why=error.why, remedy=error.remedy)
+            finally:
+                self._session = None
+                self._pong_due = _NEVER
+                self._ladder.session_ended(trio.current_time() - began)
+        if self._cut is _Cut.RENEWAL:
+            return None
+        if self._cut is _Cut.NO_PONG:
+            return HubError(Failure.TIMEOUT, "the hub no longer answers", remedy="wakehub --health says more")
+        return failure
+
+    async def _attend(self, session: HubSession) -> None:
+        self._session = session
+        self._ladder.advise(session.welcome.reconnect_base_ms, session.welcome.reconnect_jitter_ms)
+        if self._told is not None:
+            self._told = None
+            self._tell("connected to the hub")
+        self._bell.ring(Reason.WELCOME)
+        while True:
+            self._take(await session.receive())
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Woken):
+            self._bell.ring(Reason.GAP if self._missed_one(event.wake) else Reason.WAKE)
+        elif isinstance(event, Ponged):
+            self._pong_due = _NEVER
+
+    def _missed_one(self, wake: Wake) -> bool:
+        if not wake.watermark:
+            return False
+        if len(self._marks) >= MAX_KNOWN_AGENTS and wake.namespace not in self._marks:
+            self._marks.clear()  # namespaces are the senders' words: they must not fill the memory
+        last = self._marks.get(wake.namespace, wake.watermark)
+        self._marks[wake.namespace] = max(last, wake.watermark)
+        return wake.watermark > last + 1
+
+    def _explained(self, error: HubError) -> HubError:
+        if error.failure is not Failure.UNAUTHORIZED or self._bundle is None:
+            return error
+        return diagnosis.explain(self._bundle, self._place.allowlist, self._place.owner_pub, self._wall())
+
+    def _say(self, error: HubError) -> None:
+        """Say what is wrong once, until something else is."""
+        if error.failure is Failure.UNAUTHORIZED and trio.current_time() < self._quiet_until:
+            return
+        if str(error) != self._told:
+            self._told = str(error)
+            self._tell(f"{error}; the record is read all the same")
+
+    async def _pause(self, failure: Failure, before: object) -> None:
+        until = trio.current_time() + self._ladder.delay_ms(failure) / 1000
+        with trio.CancelScope(deadline=until) as self._pause_scope:
+            if failure is Failure.UNAUTHORIZED:
+                while self._stamps() == before:  # noqa: ASYNC110  # files have no event that works everywhere
+                    await trio.sleep(FILE_WATCH_MS / 1000)
+            else:
+                await trio.sleep_forever()
+
+    def _stamps(self) -> object:
+        """What changes when a file changes that a 401 may depend on."""
+        return tuple(
+            _stamp(path) for path in (self._place.allowlist, self._place.owner_pub, self._credentials.bundle_file)
+        )
+
+    async def _watch_clock(self) -> None:
+        offset = self._wall() - trio.current_time()
+        while True:
+            await trio.sleep(CLOCK_CHECK_MS / 1000)
+            now = self._wall() - trio.current_time()
+            if abs(now - offset) > CLOCK_DRIFT_SECONDS:
+                offset = now
+                await self._clock_jumped()
+            if trio.current_time() > self._pong_due:
+                self._end(_Cut.NO_PONG)
+            self._renew_if_due()
+
+    async def _clock_jumped(self) -> None:
+        """Read at once, and see whether the session still lives; a pause ends, as nobody knows how long it was."""
+        self._bell.ring(Reason.CLOCK)
+        self._pause_scope.cancel()
+        if self._session is None:
+            return
+        self._pong_due = trio.current_time() + PROOF_DEADLINE_MS / 1000
+        with trio.move_on_at(self._pong_due):
+            try:
+                await self._session.ping()
+            except HubError:
+                pass  # the receiving side sees it as well, and reports it
+
+    def _renew_if_due(self) -> None:
+        """End the session for a new one with a new bundle, if its own nears its end and there is a better one."""
+        if self._session is None or self._bundle is None or not needs_renewal(self._bundle, self._wall()):
+            return
+        try:
+            better = self._credentials.bundle(self._wall())
+        except WakehubError:
+            return  # the present one is good to its end; then the refusal says what is missing
+        if not needs_renewal(better, self._wall()):
+            self._end(_Cut.RENEWAL)
+
+    def _end(self, cut: _Cut) -> None:
+        self._cut = cut
+        self._scope.cancel()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
