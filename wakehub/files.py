@@ -1,8 +1,8 @@
 """Every file and directory we own is opened, checked, written and locked here (formats.md; awh1.md §6).
 
-Rules: a file is opened relative to its directory's descriptor with O_NOFOLLOW and judged by fstat of what was
-opened, never by its name; it is written as a temporary beside its place, synced, renamed; a directory is made 0700
-and never chmod-ed when it is not as it must be; a lock file is never deleted.
+Rules: a file is opened with O_NOFOLLOW and judged by fstat of what was opened, never by its name; it is written as a
+temporary beside its place, relative to the directory's descriptor, synced, renamed; a directory is made 0700 and
+never chmod-ed when it is not as it must be; a lock file is never deleted.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def private_directory(path: Path) -> None:
     Raises `Unsafe` when it is no real directory, not ours, or open to group or others; `CannotCreate` when it cannot
     be made.
     """
-    if not path.parent.exists():
+    if is_absent(path.parent):
         private_directory(path.parent)
     try:
         os.mkdir(path, 0o700)
@@ -50,8 +50,11 @@ def private_directory(path: Path) -> None:
 
 def check_directory(path: Path) -> None:
     """Raise `Unsafe` unless `path` is a real directory, owned by us, without a group or other bit."""
-    found = os.lstat(path)
     shown = visible(str(path))
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        raise Unsafe(f"directory {shown} cannot be looked at", why=_why(error), remedy="see who changed it") from error
     if not stat.S_ISDIR(found.st_mode):
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
         raise Unsafe(f"{shown} is {kind}", why="it must be a real directory", remedy="remove it, or choose another")
@@ -263,7 +266,7 @@ def appendable(path: Path) -> Iterator[int]:
 
 
 def _write(path: Path, data: bytes, place: Callable[[str, str, int], None]) -> None:
-    temporary = f".{path.name[:80]}.{secrets.token_hex(8)}~"
+    temporary = f".{secrets.token_hex(8)}~"  # without the name: that may already be as long as names can be
     try:
         where = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -356,6 +359,20 @@ class Lock:
         Raises `Held` (exit 75) with the holder's pid when another process has it and `wait` is false, `Unsafe` when
         something that is not a lock file of ours lies there.
         """
+        while True:
+            lock = cls(path, cls._open(path))
+            try:
+                lock._take(what, wait)
+                if lock.is_in_place():  # else the file was taken away between opening and locking it
+                    lock._sign()
+                    return lock
+            except BaseException:
+                lock.release()
+                raise
+            lock.release()
+
+    @staticmethod
+    def _open(path: Path) -> int:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except OSError as error:
@@ -366,35 +383,41 @@ class Lock:
             ) from error
         try:
             _checked(fd, path)
-            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            holder = read_holder(path)
-            os.close(fd)
-            by = f"pid {holder.pid} since {holder.since}" if holder else "another process"
-            raise Held(
-                f"{what} is already running",
-                why=f"{by} holds {visible(str(path))}",
-                remedy="use that one, or stop it first",
-            ) from None
         except BaseException:
             os.close(fd)
             raise
+        return fd
+
+    def _take(self, what: str, wait: bool) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            holder = read_holder(self.path)
+            by = f"pid {holder.pid} since {holder.since}" if holder else "another process"
+            raise Held(
+                f"{what} is already running",
+                why=f"{by} holds {visible(str(self.path))}",
+                remedy="use that one, or stop it first",
+            ) from None
+
+    def _sign(self) -> None:
+        """Write down who holds it. That is for people: a full disk does not stand in the way of the lock."""
         own = {
             "pid": os.getpid(),
             "start": ProcessId.own().started,
             "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(own).encode() + b"\n", 0)
-        return cls(path, fd)
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, json.dumps(own).encode() + b"\n", 0)
 
     def is_in_place(self) -> bool:
         """Whether the lock's path still is the inode that this process holds."""
         try:
             there = os.stat(self.path, follow_symlinks=False)
+            held = os.fstat(self._fd)
         except OSError:
             return False
-        held = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
 
     def release(self) -> None:

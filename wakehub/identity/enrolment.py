@@ -130,15 +130,14 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """All names there ever were, as the verified log tells; `owner_public` is the key that it is signed with."""
+    """All names there ever were, as the verified log tells."""
 
-    owner_public: bytes
     agents: dict[str, Agent] = field(default_factory=dict)
 
     @classmethod
-    def derive(cls, events: Sequence[Event], owner_public: bytes) -> "Registry":
+    def derive(cls, events: Sequence[Event]) -> "Registry":
         """Play the events of a verified log; raises `Unsafe` when they make no sense together."""
-        registry = cls(owner_public)
+        registry = cls()
         for event in events:
             try:
                 registry._play(event)
@@ -175,8 +174,7 @@ class Registry:
         return agent
 
     def _init(self, event: Event) -> None:
-        if event.public != self.owner_public:
-            raise ValueError("init with another owner key")
+        """Begins the log and binds nobody."""
 
     def _enroll(self, event: Event) -> None:
         if event.agent_id in DAEMONS:
@@ -378,16 +376,15 @@ def load_owner_public(places: Places) -> bytes:
 
 def read_registry(places: Places) -> Registry:
     """The registry as the verified log tells it now; raises `Unsafe` when there is none or it does not verify."""
-    owner_public = load_owner_public(places)
     try:
-        events = AuditLog(places.audit, owner_public).verify()
+        events = AuditLog(places.audit, load_owner_public(places)).verify()
     except FileNotFoundError:
         raise _not_initialised(places.audit) from None
     except PermissionError as error:
         raise _masked(places.audit, error) from error
     if not events:
         raise _not_initialised(places.audit)
-    return Registry.derive(events, owner_public)
+    return Registry.derive(events)
 
 
 def enroll(places: Places, name: str, hub_id: str, now_s: float) -> Change:
@@ -469,7 +466,7 @@ class _Turn:
 
     @classmethod
     def of(cls, owner: KeyPair, writer: Writer) -> "_Turn":
-        return cls(owner, writer, Registry.derive(writer.events, owner.public))
+        return cls(owner, writer, Registry.derive(writer.events))
 
     def known(self, name: str) -> Agent:
         agent = self.registry.agents.get(name)
