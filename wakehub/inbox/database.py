@@ -1,0 +1,294 @@
+"""One SQLite file, opened so that a commit is a promise: made whole, upgraded in steps, shared by many processes.
+
+A new database is built under a temporary name and linked into place, so that no process ever sees it half made, and
+the switch to the write-ahead log, which SQLite cannot wait for, never meets another user of the file. Upgrades are
+numbered scripts, each one transaction that also sets `user_version`. Writing begins with BEGIN IMMEDIATE: it waits for
+the lock, but never fails half-way for want of it.
+
+One connection and one lock serve all threads of a process. A second connection only watches `PRAGMA data_version`,
+which tells of the commits of others, the first connection among them.
+
+We never open the file by ourselves once SQLite has it: closing any descriptor of it would drop the locks that this
+process holds on it (POSIX). It is judged by lstat, in a directory that only we can enter.
+"""
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import stat
+import threading
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from wakehub import files
+from wakehub.errors import CannotCreate, Misconfigured, Unsafe, WakehubError
+from wakehub.inbox.filesystem import check_local
+from wakehub.inbox.store import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
+from wakehub.limits import SQLITE_BUSY_MS
+from wakehub.visible import visible
+
+_APPLICATION_ID: Final = 0x77616B65  # "wake"; tells our file from any other database
+_OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
+_DOCTOR: Final = "run wakehub doctor"
+
+Params = Mapping[str, object] | tuple[object, ...]
+
+
+class Database:
+    """The record's file. `Database.open` makes one; every method may be called from any thread."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, watcher: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._watcher = watcher
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool) -> "Database":
+        """Open the database at `path`, made first when there is none and `create` is true; upgrade its schema.
+
+        Raises `NoRecord`, `Unsafe` (owner, mode, kind of file), `Misconfigured` (shared file system, newer schema,
+        SQLite too old), `CannotCreate`, and what `transaction` raises.
+        """
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise Misconfigured(
+                f"SQLite {sqlite3.sqlite_version} is too old",
+                why=f"the record needs {'.'.join(map(str, _OLDEST_SQLITE))}",
+                remedy="use a Python with a newer one",
+            )
+        _check_place(path, create)
+        with _translated(path, writing=create):
+            if create and not os.path.lexists(path):
+                _make_or_say_why(path)
+            _check_file(path)
+            with contextlib.ExitStack() as opened:
+                connection = opened.enter_context(contextlib.closing(_connect(path)))
+                _check_application(path, connection)
+                _upgrade(path, connection)
+                watcher = opened.enter_context(contextlib.closing(_connect(path)))
+                opened.pop_all()
+        return cls(path, connection, watcher)
+
+    def add_function(self, name: str, count: int, function: Any) -> None:
+        """Let statements call the pure `function` of `count` arguments as `name`."""
+        self._connection.create_function(name, count, function, deterministic=False)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All statements inside are one transaction, committed at the end and undone when an exception leaves it.
+
+        Raises `NotStored` (disk full, input/output error), `RecordBusy`, `RecordUnwritable`, `RecordDamaged`.
+        """
+        with self._lock, _translated(self.path, writing=True), _immediate(self._connection):
+            yield
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """All statements inside see one state of the record. Raises `RecordBusy`, `RecordDamaged`."""
+        with self._lock, _translated(self.path, writing=False):
+            if self._connection.in_transaction:
+                yield
+                return
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    def execute(self, statement: str, params: Params = ()) -> list[tuple[Any, ...]]:
+        """Run one statement inside `transaction` or `reading`; all rows of its result."""
+        return self._connection.execute(statement, params).fetchall()
+
+    def data_version(self) -> int:
+        """A number that changes with every commit to the file but for those of the watching connection: it has none."""
+        with self._lock, _translated(self.path, writing=False):
+            return int(self._watcher.execute("PRAGMA data_version").fetchall()[0][0])
+
+    def close(self) -> None:
+        """Close both connections; closing twice is harmless."""
+        with self._lock:
+            self._watcher.close()
+            self._connection.close()
+
+
+def scripts() -> list[str]:
+    """The upgrade scripts, in order: script n (from 1) leads from schema n-1 to schema n."""
+    folder = resources.files("wakehub.inbox") / "schema"
+    found = sorted((item.name, item) for item in folder.iterdir() if item.name.endswith(".sql"))
+    assert [int(name[:3]) for name, _ in found] == list(range(1, len(found) + 1)), "scripts are numbered without a gap"
+    return [item.read_text(encoding="utf-8") for _, item in found]
+
+
+def _check_place(path: Path, create: bool) -> None:
+    if create:
+        files.private_directory(path.parent)
+    else:
+        try:
+            files.check_directory(path.parent)
+        except FileNotFoundError:
+            raise _no_record(path) from None
+        if not os.path.lexists(path):
+            raise _no_record(path)
+    check_local(path.parent)
+
+
+def _no_record(path: Path) -> NoRecord:
+    return NoRecord(f"there is no record at {visible(str(path))}", remedy="run wakehub init")
+
+
+def _check_file(path: Path) -> None:
+    found = os.lstat(path)
+    shown = visible(str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise Unsafe(f"{shown} is not a regular file", why="the record must be one", remedy="remove what is there")
+    if found.st_uid != os.geteuid():
+        raise Unsafe(f"{shown} belongs to uid {found.st_uid}", why="it must be ours", remedy="run as its owner")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o177:
+        raise Unsafe(f"{shown} has mode {mode:04o}", why="it must be exactly 0600", remedy=f"chmod 600 {shown}")
+    if found.st_size == 0:
+        raise _damaged(path, "it is empty")
+
+
+def _make_or_say_why(path: Path) -> None:
+    try:
+        _make(path)
+    except OSError as error:
+        raise CannotCreate(
+            f"cannot make the record {visible(str(path))}",
+            why=error.strerror or str(error),
+            remedy="free space, or mend the directory's mode, then try again",
+        ) from error
+
+
+def _make(path: Path) -> None:
+    """Build an empty record beside `path` and link it there, unless another process was first."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}~")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    try:
+        with contextlib.closing(_connect(temporary)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            _upgrade(temporary, connection)
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path, follow_symlinks=False)
+    finally:
+        for name in (temporary, *(temporary.with_name(temporary.name + end) for end in ("-wal", "-shm"))):
+            name.unlink(missing_ok=True)
+    where = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(where)
+    finally:
+        os.close(where)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(os.fsencode(path.absolute()))}?mode=rw",
+        uri=True,
+        timeout=SQLITE_BUSY_MS / 1000,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        for pragma in ("synchronous = FULL", "foreign_keys = ON", "cell_size_check = ON", "trusted_schema = OFF"):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_application(path: Path, connection: sqlite3.Connection) -> None:
+    if _pragma(connection, "application_id") != _APPLICATION_ID:
+        raise Misconfigured(
+            f"{visible(str(path))} is not a record of wakehub",
+            why="it is a database of something else",
+            remedy="name another directory with --state-dir",
+        )
+    if (mode := _pragma(connection, "journal_mode")) != "wal":
+        raise _damaged(path, f"its journal mode is {mode}")
+
+
+def _upgrade(path: Path, connection: sqlite3.Connection) -> None:
+    known = scripts()
+    while (version := _pragma(connection, "user_version")) != len(known):
+        if version > len(known):
+            raise Misconfigured(
+                f"{visible(str(path))} has schema {version}",
+                why=f"this wakehub knows schemas up to {len(known)}, and never goes back",
+                remedy="use the newer wakehub that wrote it",
+            )
+        with _immediate(connection):
+            if _pragma(connection, "user_version") == version:  # else another process has done this step
+                for statement in _statements(known[version]):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> Any:
+    return connection.execute(f"PRAGMA {name}").fetchall()[0][0]
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+@contextlib.contextmanager
+def _immediate(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextlib.contextmanager
+def _translated(path: Path, *, writing: bool) -> Iterator[None]:
+    """Raise what SQLite reports as the error that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        translated = _meaning(path, error, writing)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def _meaning(path: Path, error: sqlite3.Error, writing: bool) -> WakehubError | None:
+    code = getattr(error, "sqlite_errorcode", None)
+    shown, why = visible(str(path)), visible(str(error))
+    match None if code is None else code & 0xFF:
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if writing:
+            return NotStored(f"not stored in {shown}", why=why, remedy="free space on its disk, then try again")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return RecordBusy(
+                f"nothing was changed in {shown}",
+                why=f"another process kept it locked for {SQLITE_BUSY_MS // 1000} s",
+                remedy="try again",
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return RecordUnwritable(
+                f"{shown} cannot be opened for writing",
+                why=why,
+                remedy="inside a sandbox, allow writing to its directory; else mend the modes",
+            )
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_IOERR:
+            return _damaged(path, why)
+    return None
+
+
+def _damaged(path: Path, why: str) -> RecordDamaged:
+    return RecordDamaged(f"the record {visible(str(path))} is damaged", why=why, remedy=_DOCTOR)

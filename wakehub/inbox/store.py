@@ -1,0 +1,561 @@
+"""The record as its callers see it: what a row is, what can be done with it, and what every store must hold to.
+
+The inbox row is the record: whatever else fails may cost time, never a message and never a false "delivered"
+(receive.md). `Inbox` and `Leases` say everything that a second store must do; `tests/inbox/conformance.py` checks it.
+
+    unread ──claim──▶ claimed ──hand_off──▶ handed_off      a claim whose lease is lost, or whose deadline has
+      ▲                 │  │ └──fail───────▶ failed         passed, is void: the row counts as unread again
+      └─release─────────┘  │
+      └─attempt_failed─────┘    unread ──expire──▶ expired      unread ──ack──▶ handed_off (proof "manual")
+
+Rules for a store:
+
+1. Every operation is one transaction: all of it happened and lasts, or none of it and an exception says so. When an
+   operation returns, its effect survives a kill -9 of every process and is seen by all of them.
+2. `claim`, `hand_off`, `attempt_failed`, `fail`, `release` do nothing, and say so, unless `token` belongs to a lease
+   that is live at `now` (`leases.is_live`) and covers the row's recipient. `claim` moreover wants the most specific
+   such lease. The check and the change are one atomic statement.
+3. An *open* row is one in state `unread` or `claimed`: nobody has provably got it yet. An open row leaves only by
+   `hand_off`, `ack`, `fail`, `expire` or `open_box`; no removal of leases or agents touches it.
+4. `rseq` counts the rows of one recipient 1, 2, 3, …; nothing that a caller may show depends on rows of others.
+5. Rows of one recipient are handed off in the order of `rseq` per sender: an open row that was not handed off yet
+   holds back later rows of the same sender, until it has failed three times; then they pass it (formats.md, Rows).
+6. Every change of state adds an event; events are never changed, and go only with their row.
+7. No operation takes longer for rows that are no longer open, however many there are.
+
+Everything is synchronous and may be called from any thread. `now` is always given (`clock.Now`).
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Literal, Protocol, Self, get_args
+
+from wakehub.errors import CannotCreate, Exit, Misconfigured, Unavailable, WakehubError
+from wakehub.inbox.clock import Now
+from wakehub.limits import (
+    BACKEND_DEADLINE_SECONDS,
+    DEFAULT_TTL_SECONDS,
+    FAILURES_BEFORE_PASSED,
+    KEEP_HANDED_OFF_SECONDS,
+    MAX_HOPS,
+    MAX_PAIR_PER_MINUTE,
+    SWEEP_ROWS,
+)
+from wakehub.processes import ProcessId
+
+PUBLISHER: Final = "wakehub-publisher"
+TEXT: Final = "text/plain; charset=utf-8"
+
+RowClass = Literal["normal", "fyi"]
+State = Literal["unread", "claimed", "handed_off", "failed", "expired"]
+EventKind = Literal[
+    "stored",
+    "hint_refused",
+    "hinted",
+    "claimed",
+    "attempt_failed",
+    "failed",
+    "expired",
+    "handed_off",
+    "answered",
+]
+"""What can happen to a row, in the order of rank: the highest one that happened says how far the row came."""
+
+_RANK: Final[tuple[EventKind, ...]] = get_args(EventKind)
+
+
+class NotStored(CannotCreate):
+    """The record could not be written (disk full, quota, input/output error): nothing of it was stored (exit 73)."""
+
+
+class RecordBusy(Unavailable):
+    """Another process kept the record locked for longer than we wait; nothing was changed (exit 69)."""
+
+
+class RecordDamaged(WakehubError):
+    """The record's file is not what it was written as; `wakehub doctor` looks at it (exit 69)."""
+
+    exit = Exit.UNAVAILABLE
+
+
+class RecordUnwritable(WakehubError):
+    """The record is there, but this process may not write it: a sandbox, perhaps; a spool may do (exit 77)."""
+
+    exit = Exit.PERMISSION
+
+
+class NoRecord(Misconfigured):
+    """There is no record at that place, and it was not to be made (exit 78)."""
+
+
+class LoopGuard(Unavailable):
+    """Two agents answer each other without end, or one writes far too fast (exit 69, code 429)."""
+
+    code = 429
+
+
+class AlreadyStored(WakehubError):
+    """A row of this id was taken in before; the message is not lost and not stored twice (exit 65)."""
+
+    exit = Exit.DATA
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that belongs to a row: its base name, size in bytes, and SHA-256 (32 bytes). The bytes lie elsewhere."""
+
+    name: str
+    size: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Signs the row while it is stored: `sign` maps the bytes to sign to a signature (64 bytes)."""
+
+    key_id: str
+    sign: Callable[[bytes], bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What the sender fixed and signed before the row came here (an envelope from a spool).
+
+    `hops` is what the signature covers; the hops that count are computed by the record and may differ.
+    """
+
+    id: str
+    created_ms: int
+    expires_ms: int
+    hops: int
+    key_id: str
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A row to store. `body` is kept byte for byte, at most 256 KiB; `ttl_s` is 1 s..7 days (a `Seal` overrides it).
+
+    `re` is the id of the row that this one answers; `group` the common id of a broadcast's rows (`ids.new_group`).
+    `generation` says which enrolment of the recipient's name is meant: 1 for the first and for a name never enrolled,
+    one more each time the name is enrolled anew. `origin`: `local`, `spool`, `intercom`.
+    """
+
+    sender: str
+    recipient: str
+    body: bytes = field(repr=False)
+    media_type: str = TEXT
+    re: str | None = None
+    group: str | None = None
+    class_: RowClass = "normal"
+    ttl_s: int = DEFAULT_TTL_SECONDS
+    signed: Signer | Seal | None = None
+    origin: str = "local"
+    generation: int = 1
+    attachments: tuple[Attachment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """A row without its body.
+
+    `seq` orders all rows and is never shown; `rseq` is the recipient's own dense count (formats.md, Rows). Times are
+    milliseconds since the epoch. `size` and `digest` (SHA-256, 32 bytes) are the body's. `signed_hops` is what the
+    signature covers. `attempts` counts hand-offs that did not succeed, `failures` those of them that were not just
+    "busy"; before `retry_ms` it is not tried again. `redelivery` counts the times it may have been seen already.
+    """
+
+    seq: int
+    id: str
+    sender: str
+    recipient: str
+    rseq: int
+    generation: int
+    re: str | None
+    group: str | None
+    class_: RowClass
+    hops: int
+    signed_hops: int
+    created_ms: int
+    expires_ms: int
+    stored_ms: int
+    media_type: str
+    size: int
+    digest: bytes
+    key_id: str | None
+    signature: bytes | None = field(repr=False)
+    origin: str
+    state: State
+    attempts: int
+    failures: int
+    redelivery: int
+    retry_ms: int
+    claimed_ms: int | None
+    hinted_ms: int | None
+    hint_code: int | None
+    done_ms: int | None
+    attachments: tuple[Attachment, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has provably got it yet and it may still be handed off."""
+        return self.state in ("unread", "claimed")
+
+    @property
+    def is_out_of_order(self) -> bool:
+        """Whether it failed so often that later rows of its sender may have passed it."""
+        return self.failures >= FAILURES_BEFORE_PASSED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Header):
+    """A whole row. `body` is None once the row has expired: a tombstone is left."""
+
+    body: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to a row, at `at_ms`, through `by` (an address, or who acted).
+
+    `proof` says what proves it; `code` and `detail` say more: the reason of a refusal or failure, the id of the answer.
+    `retry_ms` is the next try after a failed attempt, `woken_by` what made the listener look (`wake`, `backstop`, …).
+    """
+
+    id: str
+    kind: EventKind
+    at_ms: int
+    by: str = ""
+    proof: str = ""
+    code: int | None = None
+    detail: str = ""
+    retry_ms: int | None = None
+    woken_by: str | None = None
+
+
+def furthest(events: Iterable[Event]) -> EventKind | None:
+    """How far the row came: the event of the highest rank, whatever the times say (formats.md, Rows)."""
+    return max((event.kind for event in events), key=_RANK.index, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxCount:
+    """A box that has open rows: how many, and when the oldest was created (milliseconds since the epoch)."""
+
+    name: str
+    unread: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One process's right to `names`, shown by `token` (16 bytes; a secret of that process).
+
+    `agent_id` is the id of its hub session, `session` the logical session (`$WAKEHUB_SESSION`), `host` the machine's
+    name. `since_ms` and `renewed_ms` are wall-clock milliseconds, `renewed_mono_ms` is on the clock of `process.boot`.
+    """
+
+    names: tuple[str, ...]
+    token: bytes = field(repr=False)
+    agent_id: str
+    process: ProcessId
+    session: str | None
+    host: str
+    since_ms: int
+    renewed_ms: int
+    renewed_mono_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    """The answer to `acquire` when another process holds `name`: its lease, and a free name to take instead."""
+
+    name: str
+    lease: Lease
+    alternative: str | None
+
+
+LeaseEnd = Literal["released", "displaced", "expired", "died"]
+
+
+@dataclass(frozen=True, slots=True)
+class PastLease:
+    """A lease on `name` that is over: who had it, until when, and why; `by_pid` is who displaced it."""
+
+    name: str
+    agent_id: str
+    pid: int
+    host: str
+    since_ms: int
+    ended_ms: int
+    reason: LeaseEnd
+    by_pid: int | None = None
+
+
+AckState = Literal["acknowledged", "already", "held", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """What became of one id of `ack`.
+
+    `already`: it was no longer open (`state` says how it ended). `held`: another session listens under that name
+    (`holder`), so only that one may take the row. `unknown`: there is no such row.
+    """
+
+    id: str
+    outcome: AckState
+    state: State | None = None
+    holder: Lease | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The loop guard: the longest `re` chain, and how many rows a minute one sender may store for one recipient."""
+
+    max_hops: int = MAX_HOPS
+    pair_per_minute: int = MAX_PAIR_PER_MINUTE
+
+
+class Leases(Protocol):
+    """Who listens under which name. The rules are `leases.py`'s; the store keeps the facts."""
+
+    def acquire(
+        self,
+        names: Sequence[str],
+        process: ProcessId,
+        agent_id: str,
+        now: Now,
+        *,
+        session: str | None = None,
+        host: str = "",
+        take_over: bool = False,
+    ) -> Lease | HeldBy:
+        """Take every one of `names` under one new token, or none of them.
+
+        A name is free when no lease has it, when the lease that has it is not live, or when that lease belongs to the
+        same `session` (not None): a restarted session takes its own name back. Otherwise the answer is `HeldBy`; with
+        `take_over` the holder is displaced instead. A displaced or dead lease becomes a `PastLease`. Raises `BadData`
+        for an empty list, an empty name or one over 128 bytes.
+        """
+        ...
+
+    def renew(self, token: bytes, now: Now) -> Lease | None:
+        """Begin another 300 s; the lease with the names it still has, or None when it has none any more.
+
+        A lease that ran out but was not taken by another is renewed: its names were free, and it is here.
+        """
+        ...
+
+    def release(self, token: bytes, now: Now) -> None:
+        """Give all names of `token` up at once; nothing happens when it has none."""
+        ...
+
+    def find(self, token: bytes) -> Lease | None:
+        """The lease of `token` with the names it still has; a reading only, for the check before each hand-off."""
+        ...
+
+    def holder(self, name: str, now: Now) -> Lease | None:
+        """The live lease on exactly `name`."""
+        ...
+
+    def resolve(self, address: str, now: Now) -> Lease | None:
+        """The live lease that rows to `address` go to: most specific first (`leases.covering`)."""
+        ...
+
+    def live(self, now: Now) -> list[Lease]:
+        """Every live lease, in the order of its first name."""
+        ...
+
+    def last_holder(self, address: str, now: Now) -> PastLease | None:
+        """The lease that covered `address` and ended last, swept or not; None when nobody ever listened there."""
+        ...
+
+    def lost(self, token: bytes) -> list[PastLease]:
+        """What `token` held and holds no more: tells a displaced listener by whom and when."""
+        ...
+
+    def sweep(self, now: Now) -> list[PastLease]:
+        """End every lease that is not live and say which; rows are never touched. Clamps renewals in the future."""
+        ...
+
+
+class Inbox(Protocol):
+    """The record. See the head of this module for the rules that every implementation keeps."""
+
+    @property
+    def leases(self) -> Leases:
+        """Names and who holds them, in the same store and under the same transactions."""
+        ...
+
+    # --- storing ---
+
+    def append(self, new: NewRow | Sequence[NewRow], now: Now) -> list[Row]:
+        """Store one row, or several in one transaction, each with its `stored` event; return them as stored.
+
+        The record gives id, `rseq`, times, digest and hops, and signs where `signed` is a `Signer`. A row whose `re`
+        names a known row has its hops plus one; if it goes back from that row's recipient to its sender, that row
+        gets an `answered` event.
+
+        Raises `BadData` (over a limit, ttl, media type, an empty or over-long address, a namespace as recipient),
+        `LoopGuard`, `AlreadyStored` (the id of a `Seal` is known), `NoRecipient` (`generation` is behind that of the
+        box), `NotStored`, `RecordBusy`, `RecordUnwritable`, `RecordDamaged`. Nothing was stored then.
+        """
+        ...
+
+    def open_box(self, name: str, generation: int, now: Now) -> int:
+        """Say which enrolment of `name` its box belongs to now; never goes back.
+
+        Open rows of an earlier enrolment end as `failed` (code 67): the new owner of the name does not inherit them.
+        Rows for a name that was never enrolled count as of its first enrolment. Returns how many rows ended.
+        """
+        ...
+
+    # --- reading; changes nothing ---
+
+    def unread(
+        self, recipient: str, *, after: int = 0, limit: int = 100, senders: Collection[str] | None = None
+    ) -> list[Row]:
+        """The open rows of `recipient` with `rseq` over `after`, oldest first, filtered first and then limited."""
+        ...
+
+    def count_unread(self, recipient: str, *, senders: Collection[str] | None = None) -> int:
+        """How many open rows `recipient` has."""
+        ...
+
+    def boxes_with_unread(self) -> list[BoxCount]:
+        """Every box that has open rows, by name."""
+        ...
+
+    def boxes(self) -> list[str]:
+        """Every name that ever got a row or was enrolled, sorted."""
+        ...
+
+    def watermark(self, recipient: str) -> int:
+        """The highest `rseq` given out for `recipient`, 0 when there was none."""
+        ...
+
+    def row(self, id: str) -> Row | None:
+        """The row, or None when there is none (any more)."""
+        ...
+
+    def headers(self, ids: Sequence[str]) -> list[Header]:
+        """The rows of `ids` that exist, without bodies, in the order of storing."""
+        ...
+
+    def events(self, id: str) -> list[Event]:
+        """What happened to the row, in order of entry."""
+        ...
+
+    def changed(self) -> Hashable:
+        """A token that differs from an earlier one if anything was committed in between, by this or any process.
+
+        Cheap enough to ask for every 50 ms. Only tokens of one `Inbox` object can be compared.
+        """
+        ...
+
+    # --- handing off ---
+
+    def next_for(
+        self, names: Sequence[str], token: bytes, now: Now, *, senders: Collection[str] | None = None
+    ) -> Header | None:
+        """The oldest row that the holder of `token` may claim now, for any of `names`; None when there is none.
+
+        `names` are addresses and namespaces; only recipients whose most specific live lease has `token` count. A row
+        is passed over when it has expired, is claimed by a live claim, waits for its next try, or is held back by an
+        earlier one (rule 5). `senders` picks among what is left.
+        """
+        ...
+
+    def next_due(self, names: Sequence[str], token: bytes, now: Now) -> int | None:
+        """When (milliseconds since the epoch, after `now`) the next waiting row may be tried; None: nothing waits.
+
+        Rows that are due already do not count: `next_for` gives them, or they wait behind one that counts here.
+        """
+        ...
+
+    def claim(self, id: str, token: bytes, now: Now, *, deadline_s: float = BACKEND_DEADLINE_SECONDS) -> Row | None:
+        """Claim an unread row for one hand-off; the row as it is now, or None when it cannot be claimed.
+
+        The claim is void 30 s after `deadline_s`, the time that the backend may take, or when the lease is lost. A row
+        whose last claim ended void may have been seen already: its `redelivery` grows by one.
+        """
+        ...
+
+    def hand_off(self, id: str, token: bytes, proof: str, now: Now, *, woken_by: str | None = None) -> bool:
+        """Acknowledge a row that `token` has claimed and that was provably handed off; False: nothing was changed."""
+        ...
+
+    def attempt_failed(
+        self,
+        id: str,
+        token: bytes,
+        reason: str,
+        retry_ms: int,
+        now: Now,
+        *,
+        busy: bool = False,
+        in_doubt: bool = False,
+    ) -> bool:
+        """Put a claimed row back to be tried again at `retry_ms` (milliseconds since the epoch, ≤ 10 min ahead).
+
+        `busy`: the agent had no time, which is no failure and does not let later rows pass. `in_doubt`: it may have
+        seen the message nevertheless, so `redelivery` grows. False: nothing was changed.
+        """
+        ...
+
+    def fail(self, id: str, token: bytes, code: int, reason: str, now: Now) -> bool:
+        """End a claimed row that can never be delivered; False: nothing was changed."""
+        ...
+
+    def release(self, id: str, token: bytes, now: Now, *, in_doubt: bool = False) -> bool:
+        """Put a claimed row back as if it had not been touched (`in_doubt` as above); False: nothing was changed."""
+        ...
+
+    def ack(self, ids: Sequence[str], by: str, session: str | None, now: Now) -> list[Ack]:
+        """Acknowledge open rows by hand, each on its own: proof `manual`, event by `by`.
+
+        A row is acknowledged when no live lease covers its recipient, or the most specific one is of `session`.
+        """
+        ...
+
+    # --- the publisher's side ---
+
+    def unhinted(self, limit: int = SWEEP_ROWS, *, refused: bool = False) -> list[Header]:
+        """Open rows of class normal whose wake the hub has not taken, oldest first.
+
+        Those for which a wake was refused are left out, unless `refused`.
+        """
+        ...
+
+    def record_hint(self, ids: Sequence[str], code: int | None, now: Now, *, detail: str = "") -> None:
+        """Record that the hub took the wake for each row (`code` None: `hinted`) or refused it (`hint_refused`)."""
+        ...
+
+    def expire(self, now: Now, *, signed: Signer | None = None, limit: int = SWEEP_ROWS) -> list[Header]:
+        """End up to `limit` open rows whose time is over; returns them.
+
+        The body goes; tombstone and events stay. The sender of each gets a row of class fyi from `wakehub-publisher`,
+        signed by `signed`; rows of `wakehub-publisher` itself go without notice. A row in the hands of a live claim is
+        left until the claim ends.
+        """
+        ...
+
+    def prune(self, now: Now, *, keep_s: int = KEEP_HANDED_OFF_SECONDS, limit: int = SWEEP_ROWS) -> int:
+        """Remove up to `limit` rows that ended more than `keep_s` seconds ago; never an open one. Returns how many.
+
+        Also forgets what nobody needs any more: ids taken from spools over 8 days ago, ended leases but for the last
+        one of each name.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up the connection; the object is of no use afterwards."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
