@@ -6,7 +6,7 @@ It exists to show that the specification suffices, and to be the other side of b
 Model: a `Client` is one connection; after `Client.connect` it is one session. Reading is strict (a frame a hub must not
 send raises `ProtocolError`); writing is not, since tests need to send nonsense: `send_frame` takes any field as text or
 bytes, `send_bytes` takes anything. While a call waits for its answer, other frames are set aside, and `recv_frame`
-returns them later in the order in which they came.
+returns them later in the order in which they came. A ping of the hub's is answered and not shown.
 
     with Client.connect(socket_path, Bundle.load("alice.a2a-hub.json"), ["#hive"]) as alice:
         print(alice.welcome.session)
@@ -48,7 +48,7 @@ from nacl.signing import SigningKey
 
 HELLO, WELCOME, JOIN, DEPART, SUBSCRIBE, UNSUBSCRIBE, WAKE, PING, PONG, ERROR = range(1, 11)
 KINDS = ("", "hello", "welcome", "join", "depart", "subscribe", "unsubscribe", "wake", "ping", "pong", "error")
-CEILINGS = {HELLO: 1024, WELCOME: 256, SUBSCRIBE: 1024, UNSUBSCRIBE: 1024, WAKE: 256, PONG: 32, ERROR: 256}
+CEILINGS = {HELLO: 1024, WELCOME: 256, SUBSCRIBE: 1024, UNSUBSCRIBE: 1024, WAKE: 256, PING: 32, PONG: 32, ERROR: 256}
 
 HEADER = struct.Struct(">4sBBBBBBHQI")
 MAX_FRAME_BYTES = HEADER.size + 2 * 128 + 1024
@@ -639,7 +639,11 @@ class Client:
         self._fill(4 + length, deadline)
         body = bytes(self._received[4 : 4 + length])
         del self._received[: 4 + length]
-        return decode_body(body)
+        frame = decode_body(body)
+        if frame.kind != PING:
+            return frame
+        self.send_frame(PONG)
+        return self._receive(deadline)
 
     def _fill(self, size: int, deadline: float) -> None:
         while len(self._received) < size:
