@@ -1,0 +1,75 @@
+"""Looking without touching: `--posture`, `--health`, and `metrics`."""
+
+import argparse
+
+from wakehub.cli import output, words
+from wakehub.cli.instance import instance
+from wakehub.cli.parser import Commands, Parser, Run, Usage
+from wakehub.errors import WakehubError
+
+
+def add_flags(top: Parser) -> None:
+    """The checks that are flags of `wakehub` itself."""
+    group = top.add_argument_group("checks")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--posture", action="store_true", help="is the set-up safe, and does it admit anyone?")
+    which.add_argument("--health", action="store_true", help="does the hub answer, right now?")
+    group.add_argument("--json", action="store_true", dest="check_json", help="one JSON object instead of lines")
+    group.add_argument("--require-admits", action="store_true", help="with --posture: exit 3 when it admits nobody")
+
+
+def chosen_flag(args: argparse.Namespace) -> Run | None:
+    """The check that was asked for by a flag; raises `Usage` when it is mixed with what it does not go with."""
+    if args.require_admits and not args.posture:
+        raise Usage("--require-admits goes with --posture", remedy="wakehub --posture --require-admits")
+    if not (args.posture or args.health):
+        if args.check_json:
+            raise Usage("--json goes behind the command", remedy="wakehub agents --json")
+        return None
+    if args.command is not None:
+        raise Usage("--posture and --health take no command", remedy="wakehub --health")
+    return run_posture if args.posture else run_health
+
+
+def add(commands: Commands) -> None:
+    metrics = commands.add(
+        "metrics",
+        "print the running hub's counters",
+        run_metrics,
+        examples=("wakehub metrics", "wakehub metrics | grep wakes_routed"),
+        details="OpenMetrics text. Exit: 0, or 69 when no hub answers on the stats socket.",
+    )
+    metrics.add_argument("--stats-socket", type=words.path, metavar="PATH", help="where the hub serves them")
+
+
+def run_posture(args: argparse.Namespace) -> int:
+    from wakehub.ops import posture
+
+    try:
+        found = posture.examine(instance(args))
+    except WakehubError as error:
+        found = posture.unreadable(error)
+    if args.check_json:
+        output.say_json(found.to_json())
+    else:
+        output.say(found.to_text())
+    return int(found.exit(require_admits=args.require_admits))
+
+
+def run_health(args: argparse.Namespace) -> int:
+    from wakehub.ops import health
+
+    config = instance(args)
+    found = health.check(config.hub_socket, config.hub_id)
+    if args.check_json:
+        output.say_json(found.to_json())
+    else:
+        output.say(found.to_text())
+    return int(found.exit)
+
+
+def run_metrics(args: argparse.Namespace) -> int:
+    from wakehub.ops import health
+
+    output.say(health.read_metrics(instance(args).stats_socket), end="")
+    return 0

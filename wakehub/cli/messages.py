@@ -1,0 +1,236 @@
+"""Sending and waiting: `send`, `listen`."""
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wakehub.cli import output, words
+from wakehub.cli.instance import instance
+from wakehub.cli.parser import Commands, Usage
+from wakehub.errors import BadData, Exit
+from wakehub.limits import DEFAULT_TTL_SECONDS, MAX_BACKSTOP_SECONDS, MAX_BODY_BYTES, MAX_TTL_SECONDS
+from wakehub.visible import visible
+
+if TYPE_CHECKING:
+    from wakehub.client.receipts import Receipt, Sent
+
+_DIGEST_SHOWN = 12
+AS_HELP = "your own address (default: $WAKEHUB_AGENT, else the directory's name)"
+
+
+def add(commands: Commands) -> None:
+    _add_send(commands)
+    _add_listen(commands)
+
+
+def _add_send(commands: Commands) -> None:
+    send = commands.add(
+        "send",
+        "store a message and have its reader woken",
+        run_send,
+        examples=(
+            "echo 'the tests pass' | wakehub send --to alice --stdin",
+            "wakehub send --as bob --to alice --wait handed-off --timeout 30 'please review'",
+            "wakehub send --to acme/eng/ --file notes.md",
+        ),
+        details=(
+            "The message is stored first; what is printed then is what is proven, as it becomes known.\n"
+            "Take --stdin for anything longer than a word: a shell changes quotes and backticks in arguments.\n"
+            "Exit: 0 stored (or the awaited state), 4 the awaited state was not reached, 65 refused as it is,\n"
+            "67 no such recipient, 69 too many messages or hops."
+        ),
+        json_keys="from, ids, bytes, digest, receipts (state, id, ms, detail), exit",
+    )
+    send.add_argument("--as", dest="own_name", metavar="NAME", help=AS_HELP)
+    send.add_argument("--to", required=True, metavar="ADDR", help="an address, or a namespace ending in / for everyone")
+    send.add_argument("--re", metavar="ID", help="the message that this one answers")
+    send.add_argument(
+        "--ttl",
+        type=words.duration(least=1, most=MAX_TTL_SECONDS),
+        default=DEFAULT_TTL_SECONDS,
+        metavar="TIME",
+        help="how long it is kept for an absent recipient: 90s, 15m, 24h (default), at most 7d",
+    )
+    send.add_argument("--class", dest="row_class", choices=("normal", "fyi"), default="normal", help="fyi wakes nobody")
+    send.add_argument("--create", action="store_true", help="send to a name never seen, although a similar one exists")
+    send.add_argument(
+        "--wait", choices=("stored", "hinted", "handed-off", "answered"), help="return when this state is reached"
+    )
+    send.add_argument(
+        "--timeout", type=words.duration(least=1), default=60, metavar="TIME", help="for --wait (default 60s)"
+    )
+    text = send.add_mutually_exclusive_group(required=True)
+    text.add_argument("text", nargs="?", metavar="TEXT", help="the message")
+    text.add_argument("--stdin", action="store_true", help="read the message from standard input")
+    text.add_argument("--file", type=words.path, metavar="FILE", help="read the message from a file")
+
+
+def _add_listen(commands: Commands) -> None:
+    listen = commands.add(
+        "listen",
+        "wait for messages and print them",
+        run_listen,
+        examples=(
+            "wakehub listen --as alice --once --wait 60",
+            "wakehub listen --as alice --format json",
+            "wakehub listen --as acme/ops --namespace acme/ --take-over",
+        ),
+        details=(
+            "Each is acknowledged once it is out. It begins with the oldest unread message, also with those sent before it started.\n"
+            "Exit: 0, 3 when nothing was there (--once), 74 the reader is gone, 75 the name is held or was taken."
+        ),
+    )
+    listen.add_argument("--as", dest="own_names", action="append", default=[], metavar="NAME", help=AS_HELP)
+    listen.add_argument("--namespace", action="append", default=[], metavar="NS/", help="take everything under NS/ too")
+    listen.add_argument(
+        "--format", choices=("agent", "line", "json"), help="default: line on a terminal, agent otherwise"
+    )
+    listen.add_argument("--once", action="store_true", help="hand off what is there and end")
+    listen.add_argument("--wait", type=words.duration(least=0), metavar="TIME", help="with --once: wait this long")
+    listen.add_argument("--no-ack", action="store_true", help="look only: nothing is acknowledged, no name is taken")
+    listen.add_argument("--from", dest="sender", metavar="ADDR", help="take only messages from this address")
+    listen.add_argument("--take-over", action="store_true", help="take the name from the process that holds it")
+    listen.add_argument(
+        "--poll",
+        type=words.duration(least=1, most=MAX_BACKSTOP_SECONDS),
+        metavar="TIME",
+        help=f"look at least this often without a wake (at most {MAX_BACKSTOP_SECONDS}s)",
+    )
+
+
+def run_send(args: argparse.Namespace) -> int:
+    from wakehub.client import send
+    from wakehub.client.receipts import SendRequest
+
+    config = instance(args)
+    body = body_of(args)  # last, so that a `send` that was started ahead and waits for its text is quick
+    request = SendRequest(
+        to=args.to,
+        body=body,
+        sender=args.own_name,
+        re=args.re,
+        ttl_s=args.ttl,
+        row_class=args.row_class,
+        create=args.create,
+        wait=args.wait,
+        timeout_s=args.timeout,
+    )
+    if args.json:
+        sent = send.send(config, request, lambda receipt: None)
+        output.say_json(_report(sent))
+    else:
+        telling = _Telling(body, one_row=not args.to.endswith("/"))
+        try:
+            sent = send.send(config, request, telling.tell)
+        finally:
+            telling.end()
+        if sent.exit == Exit.NOT_REACHED:
+            output.warn(f"wakehub: {args.wait} was not reached; the message is stored and will be handed over")
+    return sent.exit
+
+
+def run_listen(args: argparse.Namespace) -> int:
+    from wakehub.relay import loop
+    from wakehub.relay.options import ListenOptions
+
+    options = ListenOptions(
+        names=tuple(args.own_names),
+        namespaces=tuple(args.namespace),
+        format=args.format,
+        once=args.once,
+        wait_s=args.wait,
+        acknowledge=not args.no_ack,
+        sender=args.sender,
+        take_over=args.take_over,
+        poll_s=args.poll,
+    )
+    return loop.run(instance(args), options)
+
+
+# --- send: what goes in and what is said ---
+
+
+def body_of(args: argparse.Namespace) -> bytes:
+    """The bytes to send, from the argument, standard input or a file; `BadData` (65) over the limit."""
+    if args.text is not None:
+        return _limited(str(args.text).encode())
+    if args.stdin:
+        if sys.stdin is None:
+            raise Usage("--stdin was given, but standard input is closed", remedy="pipe the text into the command")
+        return _limited(_read_stdin())
+    return _limited(_read_file(args.file))
+
+
+def _read_stdin() -> bytes:
+    try:
+        return sys.stdin.buffer.read(MAX_BODY_BYTES + 1)
+    except OSError as error:
+        raise BadData(
+            "cannot read standard input", why=error.strerror or "the read failed", remedy="pipe the text in"
+        ) from error
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BODY_BYTES + 1)
+    except OSError as error:
+        raise BadData(
+            f"cannot read {visible(str(path))}",
+            why=error.strerror or "the read failed",
+            remedy="name a file that can be read",
+        ) from error
+
+
+def _limited(body: bytes) -> bytes:
+    if len(body) > MAX_BODY_BYTES:
+        raise BadData(
+            f"the message is over {MAX_BODY_BYTES} bytes", why="nothing is ever cut", remedy="send a path to it instead"
+        )
+    return body
+
+
+class _Telling:
+    """Says each receipt as it becomes known: on one growing line for one message, on a line each for a broadcast."""
+
+    def __init__(self, body: bytes, *, one_row: bool) -> None:
+        self._what = f"{len(body)} B · sha256 {hashlib.sha256(body).hexdigest()[:_DIGEST_SHOWN]}"
+        self._one_row = one_row
+        self._open = False
+
+    def tell(self, receipt: "Receipt") -> None:
+        state, detail = receipt.state.value, visible(receipt.detail)
+        if state == "note":
+            self.end()
+            output.warn(f"wakehub: {detail}")
+            return
+        said = f"{state.replace('_', ' ')}"
+        if state == "stored":
+            said += f" {receipt.row_id} · {self._what} · {receipt.after_ms:.1f} ms"
+        else:
+            said += f" in {receipt.after_ms:.1f} ms" if not detail else f": {detail}"
+            said += "" if self._one_row else f" · {receipt.row_id}"
+        output.say((" · " if self._open else "") + said, end="" if self._one_row else "\n")
+        self._open = self._one_row
+
+    def end(self) -> None:
+        """End the line that is open."""
+        if self._open:
+            self._open = False
+            output.say("")
+
+
+def _report(sent: "Sent") -> dict[str, object]:
+    return {
+        "from": sent.sender,
+        "ids": list(sent.row_ids),
+        "bytes": sent.size,
+        "digest": sent.digest,
+        "receipts": [
+            {"state": found.state.value, "id": found.row_id, "ms": round(found.after_ms, 3), "detail": found.detail}
+            for found in sent.receipts
+        ],
+        "exit": int(sent.exit),
+    }

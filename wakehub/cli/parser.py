@@ -1,0 +1,85 @@
+"""How a command line is read: one parser, to which each command group adds its commands.
+
+Nothing here or in the groups' `add` functions imports what a command works with; that happens when it runs. Every
+command has a line that says what it does, an example, and the flags that choose the instance.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+from wakehub.cli import output, words
+from wakehub.errors import Exit, WakehubError
+
+Run = Callable[[argparse.Namespace], int]
+
+
+class Usage(WakehubError):
+    """The words on the command line cannot be used as they are (exit 2)."""
+
+    exit = Exit.USAGE
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that speaks as the rest of the program does and leaves exiting to `run`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            allow_abbrev=False,  # an abbreviation would become ambiguous with the next flag we add
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        what, _, why = message.partition(": ")
+        raise Usage(what, why=why, remedy=f"{self.prog} --help")
+
+    def print_help(self, file: object = None) -> None:
+        output.say(self.format_help(), end="")
+
+
+class Commands:
+    """Where the command groups put their commands."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parsers = parser.add_subparsers(
+            metavar="COMMAND", dest="command", title="commands", parser_class=Parser, required=False
+        )
+
+    def add(
+        self,
+        name: str,
+        summary: str,
+        run: Run,
+        *,
+        examples: Iterable[str],
+        details: str = "",
+        json_keys: str = "",
+    ) -> Parser:
+        """Add command `name`; `json_keys` names the keys of its ``--json`` report, which then exists."""
+        tail = "example:\n" + "".join(f"  {line}\n" for line in examples)
+        if json_keys:
+            tail += f"\n--json prints: {json_keys}\n"
+        found = self._parsers.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + "." + (f"\n\n{details}" if details else ""),
+            epilog=tail,
+        )
+        assert isinstance(found, Parser)
+        if json_keys:
+            found.add_argument("--json", action="store_true", help="print one JSON object per line")
+        add_instance_flags(found)
+        found.set_defaults(run=run)
+        return found
+
+
+def add_instance_flags(parser: Parser) -> None:
+    """The flags that every command has. Absent means absent, so that they may stand before or behind the command."""
+    group = parser.add_argument_group("which instance")
+    for flag, kind, metavar, text in (
+        ("--socket", words.path, "PATH", "the hub's socket"),
+        ("--hub-id", str, "ID", "the hub's id (default: wakehub)"),
+        ("--state-dir", words.path, "DIR", "where the record, the registry and the locks lie"),
+    ):
+        group.add_argument(flag, type=kind, metavar=metavar, help=text, default=argparse.SUPPRESS)

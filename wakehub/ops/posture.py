@@ -1,0 +1,336 @@
+"""Is this instance set up safely, and does it admit anyone? (issue: posture; awh1.md §4.3, §6; formats.md.)
+
+Everything is looked at and nothing is touched: no socket is bound or connected to, no file made, no lock tried. The
+judgements are those that hub and clients make themselves, with the same code where it has no effect. What does not
+exist yet is no fault: it will be made as it must be.
+
+A finding is `ok`, a `note` (works, but a person should know), or a `fault` (unsafe, or the hub would not start). The
+exit status is 1 with a fault, 3 when it admits nobody and that was required, else 0.
+"""
+
+import json
+import os
+import resource
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from wakehub import files
+from wakehub.config import Config
+from wakehub.errors import Exit, WakehubError
+from wakehub.identity import keys, peercred
+from wakehub.identity.allowlist import DAEMONS, Allowlist, AllowlistFile, Unusable
+from wakehub.identity.stamps import NS
+from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
+from wakehub.processes import start_time
+from wakehub.server.listener import connection_ceiling
+from wakehub.visible import visible
+
+Level = Literal["ok", "note", "fault"]
+JSON_KEYS: Final = (
+    "safe", "admits", "agents", "verifier", "allowlist", "limits", "descriptors", "peer_credentials", "hub",
+    "supervisor", "paths", "findings",
+)  # fmt: skip
+_MARKS: Final[dict[Level, str]] = {"ok": "✓", "note": "!", "fault": "✗"}
+_NOBODY: Final = 65534  # who owns what lies outside a user namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: what, how it stands, in words, and what to do when it is not ok."""
+
+    check: str
+    level: Level
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Posture:
+    """All findings, and what programs ask for (`facts`, see `JSON_KEYS`)."""
+
+    findings: tuple[Finding, ...]
+    facts: dict[str, Any]
+
+    @property
+    def safe(self) -> bool:
+        return not any(finding.level == "fault" for finding in self.findings)
+
+    def exit(self, *, require_admits: bool) -> Exit:
+        if not self.safe:
+            return Exit.FAILED
+        return Exit.NOTHING if require_admits and not self.facts["admits"] else Exit.DONE
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for programs: exactly `JSON_KEYS`."""
+        found = {"safe": self.safe, **self.facts, "findings": [asdict(finding) for finding in self.findings]}
+        return {key: found[key] for key in JSON_KEYS}
+
+    def to_text(self) -> str:
+        """The report for people: a line for each finding, and a next step for each that is not ok."""
+        lines = []
+        for finding in self.findings:
+            lines.append(f"{_MARKS[finding.level]} {finding.check}: {visible(finding.detail)}")
+            if finding.remedy and finding.level != "ok":
+                lines.append(f"    next: {visible(finding.remedy)}")
+        admits = f"admits {self.facts['agents']} agent(s)" if self.facts["admits"] else "admits nobody"
+        lines.append(f"{'safe' if self.safe else 'NOT SAFE'} · {admits}")
+        return "\n".join(lines)
+
+
+def examine(config: Config) -> Posture:
+    """Look at the instance that `config` describes."""
+    findings = list(_places(config))
+    facts: dict[str, Any] = {
+        "limits": asdict(config.limits),
+        "paths": {
+            "run": str(config.paths.run),
+            "state": str(config.paths.state),
+            "keys": str(config.paths.keys),
+            "socket": str(config.hub_socket),
+            "allowlist": str(config.allowlist),
+        },
+    }
+    for look in (_admission, _descriptors, _peer_credentials, _running):
+        more, known = look(config)
+        findings += more
+        facts |= known
+    return Posture(tuple(findings), facts)
+
+
+def unreadable(error: WakehubError) -> Posture:
+    """The posture of an instance whose configuration cannot even be read."""
+    facts: dict[str, Any] = dict.fromkeys(JSON_KEYS)
+    return Posture(
+        (Finding("configuration", "fault", f"{error.what}{f': {error.why}' if error.why else ''}", error.remedy),),
+        facts | {"admits": False, "agents": 0},
+    )
+
+
+# --- paths ---
+
+
+def _places(config: Config) -> Iterator[Finding]:
+    paths = config.paths
+    directories = dict.fromkeys((paths.run, config.hub_socket.parent, paths.state, paths.keys, paths.agents))
+    for directory in directories:
+        yield from _directory(directory)
+    for directory in dict.fromkeys((config.hub_socket.parent, config.stats_socket.parent, paths.run)):
+        yield from _length(directory)
+    for sock in (config.hub_socket, config.stats_socket, paths.publish_socket):
+        yield from _file(sock, "socket", stat.S_ISSOCK, "a socket")
+    locks = [paths.lock(name) for name in ("hub", "publish", "up", "init")]
+    record = [paths.record, *(paths.record.with_name(paths.record.name + tail) for tail in ("-wal", "-shm"))]
+    for path in (config.owner_pub, paths.owner_key, config.allowlist, paths.audit, *record, *locks):
+        yield from _file(path, "file", stat.S_ISREG, "a regular file")
+    yield from _agent_files(paths.agents)
+
+
+def _directory(path: Path) -> Iterator[Finding]:
+    try:
+        files.check_directory(path)
+    except FileNotFoundError:
+        yield Finding("directory", "ok", f"{path} is not there yet; it will be made 0700")
+        yield from _ancestors(path)
+    except WakehubError as error:
+        yield _fault("directory", error)
+    except OSError as error:
+        yield Finding("directory", "fault", f"{path}: {error.strerror}", "allow it in the sandbox, or choose another")
+    else:
+        yield Finding("directory", "ok", f"{path} is 0700 and ours")
+        yield from _ancestors(path)
+
+
+def _ancestors(path: Path) -> Iterator[Finding]:
+    """Above our directory: who could move it away. They could not read it, so this is a note."""
+    for above in path.parents:
+        try:
+            found = os.lstat(above)
+        except OSError:
+            continue
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & 0o022 and not mode & stat.S_ISVTX:
+            yield Finding(
+                "directory",
+                "note",
+                f"{above}, above {path}, has mode {mode:04o}: others can move what is in it away",
+                f"chmod go-w {above}, or choose another directory (WAKEHUB_HOME)",
+            )
+        elif found.st_uid not in (0, os.geteuid(), _NOBODY):
+            yield Finding(
+                "directory",
+                "note",
+                f"{above}, above {path}, belongs to uid {found.st_uid}, who can move what is in it away",
+                "choose a directory below your own (WAKEHUB_HOME)",
+            )
+
+
+def _length(directory: Path) -> Iterator[Finding]:
+    try:
+        files.check_socket_directory(directory)
+    except WakehubError as error:
+        yield _fault("path length", error)
+    else:
+        size = len(os.fsencode(directory))
+        yield Finding("path length", "ok", f"{directory} has {size} of {MAX_SOCKET_DIRECTORY_BYTES} bytes")
+
+
+def _file(path: Path, check: str, is_kind: Any, kind: str) -> Iterator[Finding]:
+    """Nothing when it is absent; a file or socket of ours is exactly 0600."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        yield Finding(check, "fault", f"{path}: {error.strerror}", "allow it in the sandbox, or run as its owner")
+        return
+    mode = stat.S_IMODE(found.st_mode)
+    if not is_kind(found.st_mode):
+        link = "a symbolic link, " if stat.S_ISLNK(found.st_mode) else ""
+        yield Finding(check, "fault", f"{path} is {link}not {kind}", "move it away; it is never replaced")
+    elif found.st_uid != os.geteuid():
+        yield Finding(check, "fault", f"{path} belongs to uid {found.st_uid}", "remove it, or run as its owner")
+    elif mode != 0o600:
+        yield Finding(check, "fault", f"{path} has mode {mode:04o}; it must be 0600", f"chmod 600 {path}")
+    else:
+        yield Finding(check, "ok", f"{path} is 0600 and ours")
+
+
+def _agent_files(directory: Path) -> Iterator[Finding]:
+    """One finding for all of them when they are well, one for each that is not."""
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return  # said by `_directory`
+    looked = [finding for name in names for finding in _file(directory / name, "key", stat.S_ISREG, "a regular file")]
+    bad = [finding for finding in looked if finding.level != "ok"]
+    if looked and not bad:
+        yield Finding("key", "ok", f"{len(looked)} file(s) in {directory}, each 0600 and ours")
+    yield from bad
+
+
+# --- who is admitted ---
+
+
+def _admission(config: Config) -> tuple[list[Finding], dict[str, Any]]:
+    nobody: dict[str, Any] = {"admits": False, "agents": 0, "verifier": "deny_all", "allowlist": {"state": "absent"}}
+    try:
+        owner = keys.load_public(config.owner_pub)
+    except FileNotFoundError:
+        detail = f"no owner key at {config.owner_pub}: every hello is refused"
+        return [Finding("verifier", "note", detail, "wakehub init")], nobody
+    except WakehubError as error:
+        return [_fault("verifier", error)], nobody
+    except OSError as error:
+        detail = f"{config.owner_pub}: {error.strerror}"
+        return [Finding("verifier", "fault", detail, "allow it in the sandbox, or run as its owner")], nobody
+    verifier = Finding("verifier", "ok", f"delegations, under the owner key in {config.owner_pub}")
+    now = time.time()
+    found = AllowlistFile(config.allowlist, owner).current(now, 0.0)
+    if isinstance(found, Unusable):
+        level: Level = "fault" if found.label == "unsafe" else "note"
+        about = Finding("allowlist", level, f"{found.label}: {found.detail}; nobody is admitted", _remedy(found.label))
+        return [verifier, about], nobody | {
+            "verifier": "delegation", "allowlist": {"state": found.label, "detail": found.detail}
+        }  # fmt: skip
+    about, facts = _allowlist(found, now)
+    return [verifier, about], facts
+
+
+def _allowlist(found: Allowlist, now_s: float) -> tuple[Finding, dict[str, Any]]:
+    names = sorted(name for name, entry in found.agents.items() if entry.may_delegate() and name not in DAEMONS)
+    age_s = (int(now_s * NS) - found.refreshed_at) // NS
+    signed = f"signed {age_s} s ago, good for {found.valid_for_secs} s"
+    about = (
+        Finding("allowlist", "ok", f"{signed}, admits {len(names)} agent(s)")
+        if names
+        else Finding("allowlist", "note", f"{signed}, but no agent is enrolled", "wakehub enroll NAME")
+    )
+    return about, {
+        "admits": bool(names),
+        "agents": len(names),
+        "verifier": "delegation",
+        "allowlist": {"state": "usable", "age_s": age_s, "valid_for_s": found.valid_for_secs, "agents": names},
+    }
+
+
+def _remedy(label: str) -> str:
+    match label:
+        case "absent" | "stale":
+            return "the publisher signs it: wakehub up, or wakehub publish"
+        case "future":
+            return "set the clock, then: wakehub publish"
+        case "unreadable":
+            return "allow it in the sandbox, or run as its owner"
+        case "unsafe":
+            return "remove it; the publisher makes it anew"
+        case _:
+            return "remove it; the publisher of this owner makes it anew"
+
+
+# --- the process ---
+
+
+def _descriptors(config: Config) -> tuple[list[Finding], dict[str, Any]]:
+    try:
+        ceiling = connection_ceiling(config.limits.max_connections)
+    except WakehubError as error:
+        finding, ceiling = _fault("descriptors", error), 0
+    else:
+        level: Level = "ok" if ceiling == config.limits.max_connections else "note"
+        detail = f"ceiling of {ceiling} connections, {config.limits.max_connections} configured"
+        finding = Finding("descriptors", level, detail, "raise the limit of open files (LimitNOFILE=, ulimit -n)")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return [finding], {"descriptors": {"soft": soft, "hard": hard, "ceiling": ceiling}}
+
+
+def _peer_credentials(config: Config) -> tuple[list[Finding], dict[str, Any]]:
+    """Asked of a pair of sockets of our own, so that it is known and not assumed."""
+    try:
+        one, other = socket.socketpair(socket.AF_UNIX)
+        with one, other:
+            told = peercred.read(one).uid == os.geteuid()
+        why = "the kernel names another uid than ours"
+    except OSError as error:
+        told, why = False, error.strerror or str(error)
+    if told:
+        finding = Finding("peer credentials", "ok", f"the kernel names the peer: uid {os.geteuid()} alone is accepted")
+    else:
+        finding = Finding("peer credentials", "fault", f"{why}: every peer would be refused", "allow Unix sockets")
+    return [finding], {"peer_credentials": told}
+
+
+def _running(config: Config) -> tuple[list[Finding], dict[str, Any]]:
+    hub, up = (_live_holder(config.paths.lock(name)) for name in ("hub", "up"))
+    unit = f"wakehub up, pid {up}" if up else _unit(hub)
+    detail = f"the hub runs as pid {hub}" if hub else "no hub runs"
+    detail += f", supervised by {unit}" if hub and unit else ", supervised by nothing known" if hub else ""
+    return [Finding("process", "ok", detail)], {"hub": hub, "supervisor": unit if hub else None}
+
+
+def _live_holder(lock: Path) -> int | None:
+    """The pid that a lock file names, if that process still is the one that took it. The lock itself is not tried."""
+    try:
+        found = json.loads(files.read_owned(lock, 4096))
+        pid, started = int(found["pid"]), str(found["start"])
+    except (OSError, WakehubError, ValueError, KeyError, TypeError):
+        return None
+    return pid if started and start_time(pid) == started else None
+
+
+def _unit(pid: int | None) -> str | None:
+    """The systemd unit that a process belongs to, by its control group."""
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text().split("\n")
+    except OSError:
+        return None
+    units = [part for group in groups for part in group.split("/") if part.endswith(".service")]
+    return next((unit for unit in reversed(units) if not unit.startswith("user@")), None)
+
+
+def _fault(check: str, error: WakehubError) -> Finding:
+    return Finding(check, "fault", f"{error.what}{f': {error.why}' if error.why else ''}", error.remedy)
