@@ -1,9 +1,14 @@
 """``python -m wakehub``: the same as the ``wakehub`` command."""
 
+import os
 import sys
 
 
 def main() -> int:
+    if "WAKEHUB_TETHER" in os.environ:  # `wakehub up` started this process
+        from wakehub.processes import hold_tether
+
+        hold_tether(os.environ)
     from wakehub.cli import run
 
     return run(sys.argv[1:])

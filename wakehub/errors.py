@@ -117,3 +117,14 @@ class Unavailable(WakehubError):
     """A service that is needed does not answer (exit 69)."""
 
     exit = Exit.UNAVAILABLE
+
+
+def only_known(group: BaseExceptionGroup[BaseException]) -> WakehubError | None:
+    """The `WakehubError` that a task group ended with, the first of several; None when anything else is in it."""
+    found: WakehubError | None = None
+    for error in group.exceptions:
+        known = only_known(error) if isinstance(error, BaseExceptionGroup) else error
+        if not isinstance(known, WakehubError):
+            return None
+        found = found or known
+    return found

@@ -6,10 +6,19 @@ start time, boot id and pid namespace together.
 
 import functools
 import os
-import subprocess
+import signal
+import stat
 import sys
+import threading
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from wakehub.limits import STOP_GRACE_MS
+
+TETHER: Final = "WAKEHUB_TETHER"
+"""The environment variable in which a supervisor names the descriptor of the tether it handed down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +26,7 @@ class ProcessId:
     """One process, told apart from every other one this machine will ever run.
 
     `started` is an opaque start time (clock ticks since boot on Linux), `boot` the boot id, `namespace` the inode of
-    the pid namespace (0 where there is none).
+    the pid namespace (0 where there is none). Empty means that it could not be told.
     """
 
     pid: int
@@ -31,39 +40,67 @@ class ProcessId:
         return cls(pid, start_time(pid) or "", boot_id(), pid_namespace())
 
     def is_provably_dead(self) -> bool:
-        """True only if it ran in this boot and pid namespace and its pid is gone or was given to another process."""
-        if self.boot != boot_id() or self.namespace != pid_namespace():
+        """True only if it ran in this boot and pid namespace and its pid is gone or was given to another process.
+
+        What cannot be told is not proven.
+        """
+        if not self.boot or self.boot != boot_id() or self.namespace != pid_namespace():
+            return False
+        if sys.platform == "linux" and not self.namespace:
             return False
         now = start_time(self.pid)
-        return now is None or (bool(self.started) and now != self.started)
+        return now is None or ("" not in (now, self.started) and now != self.started)
 
 
 def start_time(pid: int) -> str | None:
-    """The start time of `pid` as an opaque string, or None when there is no such process."""
+    """The start time of `pid` as an opaque string: None when there is no such process, empty when it cannot be told."""
+    if pid <= 0:
+        return None
     if sys.platform == "linux":
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        # The command name may hold spaces and parentheses; the fields go on behind the last one.
-        state, *fields = stat[stat.rindex(b")") + 2 :].split()
-        return None if state in (b"Z", b"X") else fields[18].decode()
+        return _start_time_linux(pid)
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return None
     except PermissionError:
         pass
-    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or None
+    # In C and UTC, so that two processes with other settings read the same.
+    state, _, started = _asked("/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)).partition(" ")
+    return None if state.startswith("Z") else started.strip()
+
+
+def _start_time_linux(pid: int) -> str | None:
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if Path("/proc/self/stat").exists() else ""
+    except OSError:
+        return ""
+    # The command name may hold spaces and parentheses; the fields go on behind the last one.
+    state, *fields = line[line.rindex(b")") + 2 :].split()
+    return None if state in (b"Z", b"X") else fields[18].decode()
 
 
 @functools.cache
 def boot_id() -> str:
-    """An opaque id of this boot of the machine."""
+    """An opaque id of this boot of the machine, empty when it cannot be told."""
     if sys.platform == "linux":
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    answer = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=False)
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return ""
+    # Not kern.boottime: that moves when the clock is set.
+    return _asked("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
+
+
+def _asked(*command: str) -> str:
+    import subprocess  # only where there is no /proc
+
+    environment = {"LC_ALL": "C", "TZ": "UTC"}
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    except OSError:
+        return ""
     return answer.stdout.strip()
 
 
@@ -73,3 +110,32 @@ def pid_namespace() -> int:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return 0
+
+
+def hold_tether(environ: MutableMapping[str, str]) -> None:
+    """Bind this process's life to that of the supervisor that started it, if one did (see `ops.supervise`).
+
+    The tether is the reading end of a pipe whose writing end only the supervisor holds and never writes to. Whatever
+    ends the supervisor, kill -9 included, the kernel closes it; this process then gets a SIGTERM, and 7 s later, if it
+    has not drained by then, it ends. Unlike Linux's PR_SET_PDEATHSIG this works wherever there are pipes, does not
+    depend on which thread of the supervisor started us, and leaves no window before it is armed.
+    """
+    name = environ.pop(TETHER, "")
+    if not name.isdecimal():
+        return
+    tether = int(name)
+    try:
+        if not stat.S_ISFIFO(os.fstat(tether).st_mode):
+            return
+    except OSError:
+        return  # the variable came through without the descriptor: nobody holds the other end
+    os.set_inheritable(tether, False)
+    threading.Thread(target=_end_with, args=(tether,), name="tether", daemon=True).start()
+
+
+def _end_with(tether: int) -> None:
+    while os.read(tether, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(STOP_GRACE_MS / 1000)
+    os._exit(1)

@@ -1,0 +1,130 @@
+"""A place to live, and a name to go by: implied `init` and enrolment on first use (receive.md §6; formats.md).
+
+Implied init makes an instance only where there is none at all: keys, record and configuration must all be absent, and
+what cannot be looked at is not absent (a sandbox may hide it; a second set of keys would be a second world). It works
+under `init.lock`, so that of many first commands one makes it and the others find it. Its first act is a mark in the
+state directory, its last to remove that; whoever finds the mark finishes the work, every step of which may be repeated.
+`config.toml` is written last: an instance that has one is whole.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from wakehub import config as configuration
+from wakehub import files
+from wakehub.config import Config
+from wakehub.errors import Unsafe
+from wakehub.files import Lock
+from wakehub.identity import enrolment, keys
+from wakehub.identity.enrolment import Agent
+from wakehub.identity.keys import KeyPair
+from wakehub.visible import visible
+
+
+@dataclass(frozen=True, slots=True)
+class AgentKey:
+    """An enrolled name with its key; `generation` counts its enrolments after a close, from 1."""
+
+    agent_id: str
+    pair: KeyPair
+    generation: int
+    newly_enrolled: bool
+
+
+def ensure_home(config: Config, *, explicit: bool = False) -> list[str]:
+    """Make the instance if there is none; lines that say what was made (none: it was there).
+
+    `explicit` is `wakehub init` itself: it also completes an instance of which a part is missing. Raises `Unsafe` (77)
+    when something cannot be looked at or must not be used, `Misconfigured` (78) for a directory too long for sockets,
+    `CannotCreate` (73).
+    """
+    unfinished = _mark(config)
+    if not explicit and not files.is_absent(config.paths.config_file) and files.is_absent(unfinished):
+        return []
+    files.check_socket_directory(config.paths.run)
+    files.check_socket_directory(config.hub_socket.parent)
+    if not explicit and files.is_absent(unfinished) and not _is_nowhere(config):
+        return []
+    files.private_directory(config.paths.state)
+    with Lock.acquire(config.paths.lock("init"), what="wakehub init", wait=True):
+        if files.is_absent(unfinished):
+            if not explicit and not _is_nowhere(config):
+                return []  # another made it while this one waited
+            files.create(unfinished, b"")
+        made = _make(config)
+        unfinished.unlink()
+        return made
+
+
+def _mark(config: Config) -> Path:
+    return config.paths.state / "init.unfinished"
+
+
+def _is_nowhere(config: Config) -> bool:
+    """Whether keys, record and configuration are all absent; raises `Unsafe` when that cannot be told."""
+    paths = config.paths
+    parts = (paths.owner_key, paths.owner_pub, paths.agents, paths.audit, paths.record, paths.config_file)
+    return all(files.is_absent(part) for part in parts)
+
+
+def _make(config: Config) -> list[str]:
+    paths = config.paths
+    made = [directory for directory in (paths.run, paths.keys, paths.agents) if files.is_absent(directory)]
+    for directory in (paths.run, paths.keys, paths.agents):
+        files.private_directory(directory)
+    made += enrolment.init_owner(paths, time.time()).made
+    if files.is_absent(paths.config_file.parent):
+        files.private_directory(paths.config_file.parent)
+    if configuration.write(config):
+        made.append(paths.config_file)
+    return [f"made {visible(str(path))}" for path in made]
+
+
+def ensure_agent(config: Config, name: str) -> AgentKey:
+    """The key of `name`, which is enrolled now if it never was.
+
+    Raises `BadData` (65) for a name that is no address, reserved, or differs from another only in case; `Unsafe` (77)
+    when the name was closed or revoked, when it is new and the owner key cannot be used, or when its own key file is
+    missing, cannot be used or is another's: the file is named.
+    """
+    enrolment.check_address(name)
+    paths = config.paths
+    agent = enrolment.read_registry(paths).agents.get(name)
+    newly_enrolled = False
+    if agent is None:
+        change = enrolment.enroll(paths, name, config.hub_id, time.time())
+        agent, newly_enrolled = change.agent, change.event is not None
+    return AgentKey(name, _own_key(paths.agent_key(name), agent), agent.generation, newly_enrolled)
+
+
+def _own_key(path: Path, agent: Agent) -> KeyPair:
+    key = agent.key
+    if key is None:
+        raise _ended(agent)
+    shown = visible(str(path))
+    remedy = f"restore {shown}, or give the program a bundle: wakehub delegate {agent.agent_id}"
+    try:
+        pair = keys.load_key(path, agent.agent_id)
+    except OSError as error:
+        raise Unsafe(
+            f"the key of {agent.agent_id} cannot be read", why=f"{shown}: {error.strerror}", remedy=remedy
+        ) from error
+    if pair.public != key.public:
+        raise Unsafe(
+            f"{shown} is not the enrolled key of {agent.agent_id}", why="the registry knows another", remedy=remedy
+        )
+    return pair
+
+
+def _ended(agent: Agent) -> Unsafe:
+    if agent.closed_at is not None:
+        what, since = "closed", agent.closed_at
+    else:
+        what, since = "revoked", agent.keys[-1].until or 0
+    return Unsafe(
+        f"{agent.agent_id} was {what} on {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC",
+        why="a name that ended is not enrolled anew just by using it",
+        remedy=f"choose another name, or: wakehub enroll {agent.agent_id}",
+    )

@@ -1,0 +1,191 @@
+"""`wakehub up`: hub and publisher as two child processes in one supervised tree (design.md, Processes; receive.md §6).
+
+Rules. One `up` per state directory (`up.lock`). A child that ends is started again, after a delay that doubles from
+250 ms to 10 s and starts anew once a child has lived for 30 s; 75, 77 and 78 are final, since another holder, an unsafe
+path or a wrong setting does not go away by itself: the rest is stopped and `up` ends with that status. SIGTERM or
+SIGINT stops the tree: the children get SIGTERM and as long as a drain may take; a second signal kills them.
+
+Each child has a session of its own, so that Ctrl-C in a terminal reaches `up` alone and a child sees one signal,
+not two (its second one would cut its drain short). Children never outlive `up`, not even its kill -9: each holds a
+tether, described at `processes.hold_tether`.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from wakehub.client.home import ensure_home
+from wakehub.config import Config
+from wakehub.errors import Exit
+from wakehub.files import Lock, check_socket_directory
+from wakehub.limits import (
+    POKE_DEADLINE_MS,
+    READY_POLL_MS,
+    RESTART_CAP_MS,
+    RESTART_FIRST_MS,
+    RESTART_RESET_AFTER_SECONDS,
+    STOP_GRACE_MS,
+)
+from wakehub.processes import TETHER
+from wakehub.visible import visible
+
+Say = Callable[[str], None]
+_FINAL: Final = frozenset({Exit.HELD, Exit.PERMISSION, Exit.CONFIG})
+
+
+def run_up(config: Config, *, commands: Mapping[str, Sequence[str]] | None = None) -> int:
+    """Run the tree until a signal (0) or a child's final status (75, 77, 78); makes the instance if there is none.
+
+    `commands` are the children by name, `child_commands` if not given. Raises `Held` (75) when another `up` runs here,
+    `Misconfigured`, `Unsafe`, `CannotCreate` as `ensure_home` does.
+    """
+    os.umask(0o077)
+    for directory in (config.paths.run, config.hub_socket.parent):
+        check_socket_directory(directory)
+    for line in ensure_home(config):
+        say(line)
+    with Lock.acquire(config.paths.lock("up"), what="wakehub up"), _tether() as tether:
+        tree = _Tree(commands or child_commands(config), tether)
+        return trio.run(tree.run, config)
+
+
+def child_commands(config: Config) -> dict[str, list[str]]:
+    """The command lines of hub and publisher: this interpreter, this instance, spelt out."""
+    wakehub = [sys.executable, "-m", "wakehub"]
+    where = ["--state-dir", str(config.paths.state), "--hub-id", config.hub_id, "--socket", str(config.hub_socket)]
+    hub = ["--stats-socket", config.stats_socket, "--allowlist", config.allowlist, "--owner-pub", config.owner_pub]
+    return {
+        "hub": [*wakehub, "serve", *where, *map(str, hub)],
+        "publisher": [*wakehub, "publish", *where],
+    }
+
+
+def say(line: str) -> None:
+    """One line for whoever watches; that nobody does any more is no reason to end."""
+    with contextlib.suppress(OSError, ValueError):
+        print(visible(line), flush=True)
+
+
+@contextlib.contextmanager
+def _tether() -> Iterator[int]:
+    """The end of the tether to hand down, while the other one stays here and is inherited by nobody."""
+    handed_down, kept = os.pipe()
+    try:
+        yield handed_down
+    finally:
+        os.close(handed_down)
+        os.close(kept)
+
+
+class _Tree:
+    def __init__(self, commands: Mapping[str, Sequence[str]], tether: int) -> None:
+        self._commands = commands
+        self._tether = tether
+        self._running: set[trio.Process] = set()
+        self._stop = trio.CancelScope()
+        self._status: int = Exit.DONE
+
+    async def run(self, config: Config) -> int:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as around:
+                around.start_soon(self._heed, signals)
+                with self._stop:
+                    async with trio.open_nursery() as children:
+                        for name, command in self._commands.items():
+                            children.start_soon(self._keep, name, command)
+                        children.start_soon(_tell_when_ready, config)
+                around.cancel_scope.cancel()
+        say("up: stopped")
+        return self._status
+
+    async def _heed(self, signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            if self._stop.cancel_called:
+                for process in self._running:
+                    process.kill()
+            else:
+                say(f"up: {signal.Signals(number).name}, stopping")
+                self._stop.cancel()
+
+    async def _keep(self, name: str, command: Sequence[str]) -> None:
+        delay_ms = RESTART_FIRST_MS
+        while True:
+            began = trio.current_time()
+            status = await self._run_once(name, command)
+            if status in _FINAL:
+                say(f"{name}: ended with {status}, which is final; its own last line says why")
+                self._status = status
+                self._stop.cancel()
+                return
+            if trio.current_time() - began >= RESTART_RESET_AFTER_SECONDS:
+                delay_ms = RESTART_FIRST_MS
+            say(f"{name}: ended ({_how(status)}); starting it again in {delay_ms / 1000:g} s")
+            await trio.sleep(delay_ms / 1000)
+            delay_ms = min(delay_ms * 2, RESTART_CAP_MS)
+
+    async def _run_once(self, name: str, command: Sequence[str]) -> int:
+        process = await trio.lowlevel.open_process(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            pass_fds=(self._tether,),
+            env={**os.environ, TETHER: str(self._tether)},
+            start_new_session=True,
+        )
+        self._running.add(process)
+        try:
+            say(f"{name}: running as pid {process.pid}")
+            status: int = await process.wait()
+            return status
+        finally:
+            await _end(process)
+            self._running.discard(process)
+
+
+async def _end(process: trio.Process) -> None:
+    """Let `process` drain, and kill it when it takes longer than it may; returns when it is gone."""
+    with trio.CancelScope(shield=True):
+        if process.poll() is None:
+            process.terminate()
+            with trio.move_on_after(STOP_GRACE_MS / 1000):
+                await process.wait()
+        if process.poll() is None:
+            process.kill()
+            await process.wait()
+
+
+def _how(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+
+
+async def _tell_when_ready(config: Config) -> None:
+    for socket, question in ((config.hub_socket, b""), (config.paths.publish_socket, b'{"v":1,"ids":[]}\n')):
+        while not await _answers(socket, question):  # noqa: ASYNC110 - another process, nothing to wait on
+            await trio.sleep(READY_POLL_MS / 1000)
+    say(f"ready: the hub answers at {config.hub_socket}")
+    say("next, in other terminals:")
+    say("  wakehub listen --as alice")
+    say("  echo 'hello alice' | wakehub send --as bob --to alice --stdin")
+    say("  (a new name is enrolled when it is first used; `wakehub enroll NAME` does only that)")
+
+
+async def _answers(path: Path, question: bytes) -> bool:
+    """Whether something at the socket `path` answers: the hub's challenge unasked, the publisher's close when asked.
+
+    A connection alone proves nothing: the kernel makes it for a stopped process as well.
+    """
+    with trio.move_on_after(POKE_DEADLINE_MS / 1000):
+        try:
+            async with await trio.open_unix_socket(str(path)) as stream:
+                await stream.send_all(question)
+                answer = await stream.receive_some()
+                return not answer if question else bool(answer)
+        except (OSError, trio.BrokenResourceError):
+            return False
+    return False
