@@ -42,4 +42,5 @@ def _moment(clock: str) -> datetime:
 
 def mint(unix_seconds: int) -> str:
     """``YYYY-MM-DDTHH:MM:SSZ`` for whole seconds since the epoch."""
-    return f"{_EPOCH + timedelta(seconds=unix_seconds):%Y-%m-%dT%H:%M:%SZ}"
+    moment = _EPOCH + timedelta(seconds=unix_seconds)
+    return moment.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
