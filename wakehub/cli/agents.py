@@ -14,7 +14,7 @@ from wakehub.visible import visible
 if TYPE_CHECKING:
     from wakehub.identity.enrolment import Change
 
-_OWNER = "It needs the owner key. Exit: 0, 65 not an address or reserved, 67 never enrolled, 77 no owner key here."
+_OWNER = "\nIt needs the owner key. Exit: 0, 65 not an address or reserved, 67 never enrolled, 77 no owner key here."
 
 
 def add(commands: Commands) -> None:
@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
         "make keys, directories and config.toml",
         run_init,
         examples=("wakehub init", "WAKEHUB_HOME=/srv/agents wakehub init"),
-        details="It says what it made and changes nothing that is there. The first `up`, `listen` or `send` does it too.",
+        details="It changes nothing that is there. The first `up`, `listen` or `send` does it too.",
         json_keys="made, run, state, keys, config, hub_id",
     )
     commands.add(
@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
         "end an agent's key, or one session key",
         run_revoke,
         examples=("wakehub revoke alice", "wakehub revoke alice --key -kP9vQ2…"),
-        details="Its mail is kept. Sessions of that key end within 2 s. Enrolling the name again gives it another key.\n"
+        details="Sessions of that key end within 2 s. Its mail is kept. Enrolling the name again gives it another key."
         + _OWNER,
         json_keys="agent_id, changed, generation",
     )
@@ -50,7 +50,7 @@ def add(commands: Commands) -> None:
         "end a name; mail to it is refused",
         run_close,
         examples=("wakehub close alice",),
-        details="Who enrolls it again later does not inherit the old mail.\n" + _OWNER,
+        details="Who enrolls it again later does not inherit the old mail." + _OWNER,
         json_keys="agent_id, changed, generation",
     ).add_argument("name", metavar="NAME")
     delegate = commands.add(
@@ -58,7 +58,8 @@ def add(commands: Commands) -> None:
         "write a bundle for a program without keys",
         run_delegate,
         examples=("wakehub delegate alice --ttl 12h",),
-        details=f"For a program that must not hold the agent's own key. It lasts at most 12 h and can say hello to the hub, but sign no message.\n{_OWNER}",
+        details="For a program that must not hold the agent's own key: it can say hello to the hub, for at most "
+        "12 h, and sign no message." + _OWNER,
         json_keys="agent_id, hub_id, bundle, not_before, not_after, delegate_key_b64",
     )
     delegate.add_argument("name", metavar="NAME")
@@ -74,9 +75,10 @@ def add(commands: Commands) -> None:
         "verify the signed log of the registry",
         run_audit,
         examples=("wakehub audit verify",),
-        details="Every enrolment, revocation and delegation is a line in it.\nExit: 0 every line is proven, 1 the chain is broken (the line is named), 77 it cannot be read.",
+        details="Every enrolment, revocation and delegation is a line in it.\n"
+        "Exit: 0 every line is proven, 1 the chain is broken (the line is named), 77 it cannot be read.",
         json_keys="whole, lines, torn_bytes, broken_line, why, events (n, at, event, agent_id, detail)",
-    ).add_argument("what", choices=("verify",))
+    ).add_argument("action", choices=("verify",), help="the only thing to do with it")
 
 
 def run_init(args: argparse.Namespace) -> int:

@@ -20,8 +20,8 @@ def add(commands: Commands) -> None:
         "run the hub",
         run_serve,
         examples=("wakehub serve", "wakehub serve --socket /run/user/1000/wakehub/hub.sock --max-connections 64"),
-        details="The hub carries wakes between connected agents and holds no message.\nIt reads owner.pub and the signed allowlist and no private key.\n"
-        + _EXITS,
+        details="The hub carries wakes between connected agents and holds no message. It reads owner.pub and the "
+        "signed allowlist, and no private key.\n" + _EXITS,
     )
     serve.add_argument("--stats-socket", type=words.path, metavar="PATH", help="where `wakehub metrics` reads")
     serve.add_argument("--allowlist", type=words.path, metavar="PATH", help="the signed allowlist")
@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
         "run hub and publisher together",
         run_up,
         examples=("wakehub up",),
-        details="Either is started again when it dies. On a fresh machine it first makes keys and directories, as `wakehub init` does.\n"
+        details="Either is started again when it dies. On a fresh machine it first does what `wakehub init` does.\n"
         + _EXITS,
     )
 

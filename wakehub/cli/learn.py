@@ -20,7 +20,8 @@ def add(commands: Commands) -> None:
         "see it all at work in a temporary place",
         run_demo,
         examples=("wakehub demo",),
-        details="Two agents talk, the hub is killed, nothing is lost. It takes under 15 s, leaves nothing behind, and exits 0 only if everything it shows really happened.",
+        details="Two agents talk, the hub is killed, nothing is lost. It takes under 15 s, leaves nothing behind, and "
+        "exits 0 only if everything it shows really happened.",
     )
 
 

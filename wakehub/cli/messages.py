@@ -78,7 +78,7 @@ def _add_listen(commands: Commands) -> None:
             "wakehub listen --as acme/ops --namespace acme/ --take-over",
         ),
         details=(
-            "Each is acknowledged once it is out. It begins with the oldest unread message, also with those sent before it started.\n"
+            "Each is acknowledged once it is out. It begins with the oldest unread message, sent before it or not.\n"
             "Exit: 0, 3 when nothing was there (--once), 74 the reader is gone, 75 the name is held or was taken."
         ),
     )

@@ -5,11 +5,17 @@ command has a line that says what it does, an example, and the flags that choose
 """
 
 import argparse
+import difflib
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from wakehub.cli import output, words
 from wakehub.errors import Exit, WakehubError
+from wakehub.visible import visible
+
+_WIDTH = 100
+_FEW = 6
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -34,6 +40,19 @@ class Parser(argparse.ArgumentParser):
         what, _, why = message.partition(": ")
         raise Usage(what, why=why, remedy=f"{self.prog} --help")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """A mistyped command or choice is answered with what it may have been meant for, not with the whole list."""
+        if action.choices is None or value in action.choices:
+            return
+        name = "/".join(action.option_strings) or str(action.metavar or action.dest).lower()
+        known = [str(choice) for choice in action.choices]
+        near = difflib.get_close_matches(str(value), known, n=1)
+        raise Usage(
+            f"there is no {name} {visible(str(value))!r}",
+            why=f"did you mean {near[0]}?" if near else "",
+            remedy=f"{self.prog} --help" if len(known) > _FEW else f"one of {', '.join(known)}",
+        )
+
     def print_help(self, file: object = None) -> None:
         output.say(self.format_help(), end="")
 
@@ -56,19 +75,23 @@ class Commands:
         details: str = "",
         json_keys: str = "",
     ) -> Parser:
-        """Add command `name`; `json_keys` names the keys of its ``--json`` report, which then exists."""
+        """Add command `name`; `details` are paragraphs, one a line.
+
+        `json_keys` names the keys of its ``--json`` report; without, it has none.
+        """
+        told = "\n".join(textwrap.fill(part, _WIDTH) for part in details.splitlines())
         tail = "example:\n" + "".join(f"  {line}\n" for line in examples)
         if json_keys:
-            tail += f"\n--json prints: {json_keys}\n"
+            tail += "\n" + textwrap.fill(f"--json prints: {json_keys}", _WIDTH, subsequent_indent="  ") + "\n"
         found = self._parsers.add_parser(
             name,
             help=summary,
-            description=summary[0].upper() + summary[1:] + "." + (f"\n\n{details}" if details else ""),
+            description=summary[0].upper() + summary[1:] + "." + (f"\n\n{told}" if told else ""),
             epilog=tail,
         )
         assert isinstance(found, Parser)
         if json_keys:
-            found.add_argument("--json", action="store_true", help="print one JSON object per line")
+            found.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
         add_instance_flags(found)
         found.set_defaults(run=run)
         return found

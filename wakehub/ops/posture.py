@@ -8,6 +8,7 @@ A finding is `ok`, a `note` (works, but a person should know), or a `fault` (uns
 exit status is 1 with a fault, 3 when it admits nobody and that was required, else 0.
 """
 
+import itertools
 import json
 import os
 import resource
@@ -71,12 +72,18 @@ class Posture:
         return {key: found[key] for key in JSON_KEYS}
 
     def to_text(self) -> str:
-        """The report for people: a line for each finding, and a next step for each that is not ok."""
+        """The report for people. Several things of one kind that are well are one line."""
         lines = []
-        for finding in self.findings:
-            lines.append(f"{_MARKS[finding.level]} {finding.check}: {visible(finding.detail)}")
-            if finding.remedy and finding.level != "ok":
-                lines.append(f"    next: {visible(finding.remedy)}")
+        for check, group in itertools.groupby(self.findings, lambda finding: finding.check):
+            found = list(group)
+            troubled = [finding for finding in found if finding.level != "ok"]
+            well = len(found) - len(troubled)
+            if well > 1:
+                lines.append(f"{_MARKS['ok']} {check}: {well} as they must be")
+            for finding in found if well == 1 else troubled:
+                lines.append(f"{_MARKS[finding.level]} {check}: {visible(finding.detail)}")
+                if finding in troubled and finding.remedy:
+                    lines.append(f"    next: {visible(finding.remedy)}")
         admits = f"admits {self.facts['agents']} agent(s)" if self.facts["admits"] else "admits nobody"
         lines.append(f"{'safe' if self.safe else 'NOT SAFE'} · {admits}")
         return "\n".join(lines)
@@ -132,16 +139,15 @@ def _places(config: Config) -> Iterator[Finding]:
 
 def _directory(path: Path) -> Iterator[Finding]:
     try:
-        files.check_directory(path)
-    except FileNotFoundError:
-        yield Finding("directory", "ok", f"{path} is not there yet; it will be made 0700")
-        yield from _ancestors(path)
+        if files.is_absent(path):
+            state = "is not there yet; it will be made 0700"
+        else:
+            files.check_directory(path)
+            state = "is 0700 and ours"
     except WakehubError as error:
         yield _fault("directory", error)
-    except OSError as error:
-        yield Finding("directory", "fault", f"{path}: {error.strerror}", "allow it in the sandbox, or choose another")
     else:
-        yield Finding("directory", "ok", f"{path} is 0700 and ours")
+        yield Finding("directory", "ok", f"{path} {state}")
         yield from _ancestors(path)
 
 
@@ -276,6 +282,7 @@ def _remedy(label: str) -> str:
 
 
 def _descriptors(config: Config) -> tuple[list[Finding], dict[str, Any]]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         ceiling = connection_ceiling(config.limits.max_connections)
     except WakehubError as error:
@@ -284,7 +291,6 @@ def _descriptors(config: Config) -> tuple[list[Finding], dict[str, Any]]:
         level: Level = "ok" if ceiling == config.limits.max_connections else "note"
         detail = f"ceiling of {ceiling} connections, {config.limits.max_connections} configured"
         finding = Finding("descriptors", level, detail, "raise the limit of open files (LimitNOFILE=, ulimit -n)")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [finding], {"descriptors": {"soft": soft, "hard": hard, "ceiling": ceiling}}
 
 
