@@ -38,7 +38,7 @@ COUNTS = {
     "transcripts": 40,
     "certificates": 149,
     "handshakes": 100,
-    "allowlists": 171,
+    "allowlists": 172,
     "ed25519": 63,
 }
 
