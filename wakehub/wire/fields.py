@@ -12,6 +12,7 @@ from wakehub.limits import MAX_TOPIC_BYTES, MAX_TOPICS_PER_LIST, MIN_TOPIC_BYTES
 
 # Unicode category Cc, which is exactly these ranges: U+0085 is refused and U+200E is not.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_MAX_LP_BYTES = 0xFF
 
 
 def malformed(reason: str) -> Violation:
@@ -21,6 +22,8 @@ def malformed(reason: str) -> Violation:
 
 def lp(value: bytes) -> bytes:
     """``LP(x)``: one length byte, then x (0..255 bytes); raises `ValueError` when x is longer."""
+    if len(value) > _MAX_LP_BYTES:
+        raise ValueError(f"{len(value)} B do not fit behind one length byte")
     return bytes((len(value),)) + value
 
 
