@@ -10,44 +10,44 @@ from wakehub.wire.frames import PREFIX
 
 
 class FrameReader:
-    """Holds at most one incomplete frame (≤ 4 + 1,304 bytes) between two feeds, once its frames are taken."""
+    """Keeps at most one incomplete frame (< 4 + 1,304 bytes) between two feeds, once its frames are taken."""
 
     __slots__ = ("_at", "_data", "_refused")
 
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
-        self._refused: Violation | None = None
+        self._refused = False
 
     def feed(self, data: bytes) -> None:
         """Append what came in. Bytes behind a refused prefix are dropped."""
-        if self._refused is not None:
-            return
-        self._data = data if self._at == len(self._data) else self._data[self._at :] + data
-        self._at = 0
+        if not self._refused:
+            self._data = self._data[self._at :] + data
+            self._at = 0
 
     def next_frame(self) -> bytes | None:
         """The next whole frame with its prefix, or None until more bytes come.
 
         Raises `Violation` 413 at, and ever after, a prefix over the ceiling.
         """
-        if self._refused is not None:
-            raise self._refused
         data, at = self._data, self._at
-        if len(data) - at < PREFIX_BYTES:
-            return None
-        (length,) = PREFIX.unpack_from(data, at)
-        if length > MAX_FRAME_BYTES:
-            self._data, self._at = b"", 0
-            self._refused = Violation(ErrorCode.TOO_LARGE, f"frame exceeds {MAX_FRAME_BYTES} B")
-            raise self._refused
-        end = at + PREFIX_BYTES + length
-        if end > len(data):
-            return None
-        self._at = end
-        return data[at:end]
+        if len(data) - at >= PREFIX_BYTES:
+            (length,) = PREFIX.unpack_from(data, at)
+            end = at + PREFIX_BYTES + length
+            if length > MAX_FRAME_BYTES:
+                self._refused = True
+                self._data, self._at = b"", 0
+            elif end <= len(data):
+                self._at = end
+                return data[at:end]
+        if self._refused:
+            # Made anew each time: one exception object would collect tracebacks, and what they hold.
+            raise Violation(ErrorCode.TOO_LARGE, f"frame exceeds {MAX_FRAME_BYTES} B")
+        if at:  # let go of what was taken: an idle connection keeps only its unfinished frame
+            self._data, self._at = data[at:], 0
+        return None
 
     @property
     def at_boundary(self) -> bool:
         """Whether EOF now is a clean end: no part of a frame is waiting for the rest."""
-        return self._at == len(self._data) and self._refused is None
+        return self._at == len(self._data) and not self._refused
