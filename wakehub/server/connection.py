@@ -6,25 +6,45 @@ what the kernel would not take is left to the recipient's own writer task, which
 """
 
 import socket
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import trio
 
 from wakehub.errors import Violation
+from wakehub.hub.hub import Hub
 from wakehub.hub.session import Session
 from wakehub.identity.verifier import Claim
 from wakehub.limits import HANDSHAKE_DEADLINE_MS, RECEIVE_BYTES
 from wakehub.wire.reader import FrameReader
 
-if TYPE_CHECKING:
-    from wakehub.server.serve import Server
+
+class Host(Protocol):
+    """What a connection asks of the process it lives in."""
+
+    hub: Hub
+    log: Any
+
+    def clock(self) -> tuple[int, int]:
+        """Monotonic µs and wall clock ms."""
+
+    def flush(self, started_us: int = 0, wall_ms: int = 0) -> None:
+        """Write what the hub put into any queue."""
+
+    async def admit(self, session: Session, claim: Claim) -> None:
+        """Have a hello verified, and admitted or refused."""
+
+    def flush_deadline(self) -> float:
+        """Until when (trio clock) a closing connection may flush."""
+
+    def forget(self, session: Session) -> None:
+        """The connection is closed."""
 
 
 class Connection:
     """Owns `sock` (non-blocking) from its accept, which is now, to its close."""
 
-    def __init__(self, server: "Server", sock: socket.socket, session: Session) -> None:
-        self._server = server
+    def __init__(self, host: Host, sock: socket.socket, session: Session) -> None:
+        self._host = host
         self._sock = sock
         self._session = session
         self._deadline = trio.current_time() + HANDSHAKE_DEADLINE_MS / 1000
@@ -47,7 +67,7 @@ class Connection:
             try:
                 await self._flush_at_end()
             finally:
-                self._server.forget(self._session)
+                self._host.forget(self._session)
                 trio.lowlevel.notify_closing(self._sock)
                 self._sock.close()
 
@@ -57,7 +77,7 @@ class Connection:
 
     def flush(self, wall_ms: int) -> None:
         """Write what the session's queue holds, as far as the kernel takes it now."""
-        hub, session, send = self._server.hub, self._session, self._sock.send
+        hub, session, send = self._host.hub, self._session, self._sock.send
         while not self._blocked and (data := hub.output(session, wall_ms)) is not None:
             try:
                 count = send(data)
@@ -76,17 +96,17 @@ class Connection:
 
     async def _handshake(self) -> bool:
         with trio.move_on_at(self._deadline):
-            self._server.flush()
+            self._host.flush()
             while self._session.is_open:
                 claim = self._take_frames()
                 if claim is not None:
-                    await self._server.admit(self._session, claim)
+                    await self._host.admit(self._session, claim)
                     return self._session.is_open
                 if self._session.is_open and not await self._receive():
                     return False
             return False
-        self._server.hub.drop(self._session, "deadline")
-        self._server.flush()
+        self._host.hub.drop(self._session, "deadline")
+        self._host.flush()
         return False
 
     async def _read(self) -> None:
@@ -107,29 +127,29 @@ class Connection:
         if data:
             self._reader.feed(data)
             return True
-        self._server.hub.eof(self._session, inside_frame=not self._reader.at_boundary)
-        self._server.flush()
+        self._host.hub.eof(self._session, inside_frame=not self._reader.at_boundary)
+        self._host.flush()
         return False
 
     def _take_frames(self) -> Claim | None:
         """Hand every whole frame to the hub and flush; stops at a hello, whose claim has to be verified first."""
-        server, session, reader = self._server, self._session, self._reader
-        now_us, wall_ms = server.clock()
+        host, session, reader = self._host, self._session, self._reader
+        now_us, wall_ms = host.clock()
         claim = None
         while session.is_open and claim is None:
             try:
                 raw = reader.next_frame()
             except Violation:
-                server.hub.refuse_prefix(session)
+                host.hub.refuse_prefix(session)
                 break
             if raw is None:
                 break
             try:
-                claim = server.hub.receive(session, raw, now_us, wall_ms)
+                claim = host.hub.receive(session, raw, now_us, wall_ms)
             except Exception:  # a bug costs one frame, not the hub (§5.4, 500)
-                server.log.exception("internal error on a frame", session=session.number)
-                server.hub.failed(session)
-        server.flush(now_us, wall_ms)
+                host.log.exception("internal error on a frame", session=session.number)
+                host.hub.failed(session)
+        host.flush(now_us, wall_ms)
         return claim
 
     async def _write_backlog(self) -> None:
@@ -138,13 +158,13 @@ class Connection:
                 await self._backlog.park()
             await trio.lowlevel.wait_writable(self._sock)
             self._blocked = False
-            self.flush(self._server.clock()[1])
-            self._server.flush()
+            self.flush(self._host.clock()[1])
+            self._host.flush()
 
     async def _flush_at_end(self) -> None:
-        with trio.CancelScope(deadline=self._server.flush_deadline(), shield=True):
+        with trio.CancelScope(deadline=self._host.flush_deadline(), shield=True):
             while not self._broken and len(self._session.queue):
                 self._blocked = False
-                self.flush(self._server.clock()[1])
+                self.flush(self._host.clock()[1])
                 if self._blocked:
                     await trio.lowlevel.wait_writable(self._sock)

@@ -90,7 +90,7 @@ class Server:
     ) -> None:
         self.hub = hub
         self.log = logger
-        self.clock = clock
+        self._clock = clock
         self._sockets = sockets
         self._ceiling = ceiling
         self._authorizer = authorizer
@@ -169,6 +169,10 @@ class Server:
         self.log.error("hub cannot go on", error=str(error))
         self._fatal = error
         self._everything.cancel()
+
+    def clock(self) -> tuple[int, int]:
+        """Monotonic µs and wall clock ms."""
+        return self._clock()
 
     def flush_deadline(self) -> float:
         """Until when (trio clock) a closing connection may flush its queue (§5.10)."""
