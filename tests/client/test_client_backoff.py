@@ -39,9 +39,7 @@ def test_the_cap_of_a_restarting_hub_leaves_the_jitter_on_top() -> None:
     assert steps(ladder, Failure.ABSENT, 5)[-1] == 2750
 
 
-@pytest.mark.parametrize(
-    ("lasted_s", "after"), [(0.0, 2000), (29.999, 2000), (30.0, 250), (float("-inf"), 2000)]
-)
+@pytest.mark.parametrize(("lasted_s", "after"), [(0.0, 2000), (29.999, 2000), (30.0, 250), (float("-inf"), 2000)])
 def test_only_a_session_of_30_s_starts_the_ladder_anew(lasted_s: float, after: float) -> None:
     ladder = Ladder(lambda: 0.0)
     steps(ladder, Failure.LOST, 3)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from wakehub.client.home import AgentKey, ensure_agent
+from wakehub.config import Config
 from wakehub.errors import Unsafe
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import KeyPair
@@ -61,3 +63,18 @@ def needs_renewal(bundle: Bundle, now_s: float) -> bool:
     begin_s, end_s = (stamp / NS for stamp in bundle.window())
     margin_s = min(RENEW_BEFORE_END_SECONDS, (end_s - begin_s) / 3)
     return now_s >= end_s - margin_s or now_s < begin_s - CLOCK_LEEWAY_SECONDS
+
+
+def obtain(config: Config, name: str, environ: Mapping[str, str] = os.environ) -> tuple[Credentials, AgentKey | None]:
+    """The credentials of `name` and its enrolled key, enrolling a name that is new; no key where only a bundle is.
+
+    Raises as `ensure_agent` does when there is no bundle to go by either.
+    """
+    bundle_file = config.paths.bundle(name)
+    try:
+        agent = ensure_agent(config, name)
+    except Unsafe:
+        if Bundle.from_environment(environ) is None and not bundle_file.exists():
+            raise
+        agent = None
+    return Credentials(name, config.hub_id, agent.pair if agent else None, bundle_file), agent

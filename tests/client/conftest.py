@@ -1,0 +1,29 @@
+"""What the client's tests share: an identity, and a short path for sockets."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wakehub.identity.delegation import Bundle
+from wakehub.identity.keys import KeyPair
+
+NOW_S = 1_800_000_000
+
+
+@pytest.fixture
+def key() -> KeyPair:
+    return KeyPair(bytes(31) + b"\x01")
+
+
+@pytest.fixture
+def bundle(key: KeyPair) -> Bundle:
+    return Bundle.make("alice", key, "wakehub", NOW_S, 3600)
+
+
+@pytest.fixture
+def run_directory() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket name."""
+    with tempfile.TemporaryDirectory(prefix="wh") as name:
+        yield Path(name)

@@ -1,0 +1,284 @@
+"""One listener at work: waits to be woken, hands rows off one at a time, acknowledges what was proven.
+
+    arm ──▶ read: next row? ──yes──▶ claim ──▶ backend delivers ──HandedOff──▶ acknowledge ──┐
+     ▲            │ no                            └─NotNow, Never─▶ put back, or end it ─────┤
+     └── wait: wake, welcome, retry due, backstop ◀──────────────────────────────────────────┘
+
+Rules (receive.md §3). A row is acknowledged only after the backend proved the hand-off, and only under a lease that
+still is ours: every claim and acknowledgement shows its token. Arm first, then read, so that nothing falls between
+"empty" and "asleep"; the backstop is armed whatever the hub does. Which row is next is the record's decision. What
+ends the loop (a signal, a lost name, a reader or parent that is gone) also puts the row in hand back.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from wakehub.client.credentials import Credentials
+from wakehub.client.doorbell import Doorbell, Reason
+from wakehub.client.subscriber import Place, Subscriber
+from wakehub.config import Config
+from wakehub.errors import Exit, Held, WakehubError
+from wakehub.identity.enrolment import check_address
+from wakehub.inbox.clock import Now
+from wakehub.inbox.store import Inbox, Lease, NotStored, RecordBusy, Row
+from wakehub.limits import (
+    LEASE_RECHECK_SECONDS,
+    LEASE_RENEW_SECONDS,
+    PARENT_WATCH_MS,
+    RECORD_WATCH_MS,
+    ROW_RETRY_CAP_SECONDS,
+    ROW_RETRY_FIRST_SECONDS,
+    STOP_IN_HAND_MS,
+)
+from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome, OutputGone
+from wakehub.relay.endings import parent_gone, signalled
+from wakehub.relay.keyring import Keyring
+from wakehub.relay.message import Message
+from wakehub.relay.notices import clock, nothing_for, tell
+from wakehub.relay.options import ListenOptions
+from wakehub.visible import visible
+
+_NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a listener is to do, resolved: the names it holds, where everything lies, and what its hub session needs.
+
+    `is_new` says that the session's name was enrolled just now.
+    """
+
+    options: ListenOptions
+    names: tuple[str, ...]
+    config: Config
+    credentials: Credentials
+    is_new: bool
+
+
+class Listener:
+    """One run of the loop under one lease."""
+
+    def __init__(self, task: Assignment, inbox: Inbox, lease: Lease, backend: Backend, keyring: Keyring) -> None:
+        self._task = task
+        self._inbox = inbox
+        self._token = lease.token
+        self._backend = backend
+        self._keyring = keyring
+        self._bell = Doorbell()
+        self._senders = None if task.options.sender is None else [check_address(task.options.sender)]
+        self._renewed = _NEVER
+        self._in_hand = False
+        self._is_stopping = False
+        self._error: WakehubError | None = None
+        self._handed_off = 0
+
+    async def run(self) -> Exit:
+        """Deliver until it is over; the exit status. Raises what ended it, if that is an error."""
+        self._renewed = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            self._scope = nursery.cancel_scope
+            nursery.start_soon(self._heed, signalled, self.stop)
+            nursery.start_soon(self._guard, self._keep_lease, LEASE_RECHECK_SECONDS)
+            nursery.start_soon(self._guard, self._backend.check, PARENT_WATCH_MS / 1000)
+            if self._backend.dies_with_parent:
+                nursery.start_soon(self._heed, parent_gone, self._orphaned)
+            try:
+                await self._deliver(nursery)
+            except WakehubError as error:
+                self._error = error
+            nursery.cancel_scope.cancel()
+        if self._error is not None:
+            raise self._error
+        return self._exit()
+
+    def stop(self, error: WakehubError | None = None) -> None:
+        """End the loop, with `error` if one is the reason; a row in hand gets a second to finish, unless it is one."""
+        self._error = self._error or error
+        self._is_stopping = True
+        grace_s = STOP_IN_HAND_MS / 1000 if self._in_hand and error is None else 0.0
+        self._scope.deadline = min(self._scope.deadline, trio.current_time() + grace_s)
+
+    def _exit(self) -> Exit:
+        if not self._task.options.once or self._handed_off or self._is_stopping:
+            return Exit.DONE
+        tell(nothing_for(self._inbox, self._task.names))
+        return Exit.NOTHING
+
+    # --- what ends it ---
+
+    async def _heed(self, event: Callable[[], Awaitable[None]], act: Callable[[], None]) -> None:
+        await event()
+        act()
+
+    async def _guard(self, check: Callable[[], None], every_s: float) -> None:
+        """Check again and again; an error ends the loop, but a record that is busy or full is asked again."""
+        while True:
+            try:
+                check()
+            except (RecordBusy, NotStored):
+                pass
+            except WakehubError as error:
+                self.stop(error)
+            await trio.sleep(every_s)
+
+    def _orphaned(self) -> None:
+        self.stop(OutputGone("the process that started this listener is gone"))
+
+    def _keep_lease(self) -> None:
+        """Renew when due; raise `Held` when a name is no longer ours."""
+        leases, now = self._inbox.leases, trio.current_time()
+        if now - self._renewed >= LEASE_RENEW_SECONDS:
+            lease = leases.renew(self._token, Now.read())
+            self._renewed = now
+        else:
+            lease = leases.find(self._token)
+        if lease is None or set(lease.names) != set(self._task.names):
+            raise self._displaced()
+
+    def _is_ours(self) -> bool:
+        try:
+            self._keep_lease()
+        except (RecordBusy, NotStored):
+            pass  # not known to be lost
+        except Held as held:
+            self.stop(held)
+            return False
+        return True
+
+    def _displaced(self) -> Held:
+        for past in self._inbox.leases.lost(self._token):
+            by = f"pid {past.by_pid}" if past.by_pid else "another process"
+            return Held(
+                f"{past.name} was taken over",
+                why=f"{past.reason} by {by} at {clock(past.ended_ms)}",
+                remedy="listen under another name, or --take-over",
+            )
+        return Held(f"{', '.join(self._task.names)} is no longer held here", remedy="listen again")
+
+    # --- waiting ---
+
+    async def _deliver(self, nursery: trio.Nursery) -> None:
+        options = self._task.options
+        give_up = trio.current_time() + (options.wait_s or 0.0) if options.once else _NEVER
+        is_subscribed = False
+        reason = Reason.START
+        while True:
+            self._bell.arm()
+            read_at = trio.current_time()
+            await self._drain(reason)
+            if self._is_stopping or (options.once and (self._handed_off or trio.current_time() >= give_up)):
+                return
+            if not is_subscribed:
+                is_subscribed = True
+                self._subscribe(nursery)
+            reason = await self._wait(read_at, give_up)
+
+    def _subscribe(self, nursery: trio.Nursery) -> None:
+        task = self._task
+        place = Place(task.config.hub_socket, task.config.allowlist, task.config.owner_pub)
+        subscriber = Subscriber(
+            place, task.credentials, self._bell, still_ours=self._is_ours, tell=tell, new=task.is_new
+        )
+        nursery.start_soon(subscriber.run)
+        if task.options.once:
+            nursery.start_soon(self._watch_record)
+
+    async def _watch_record(self) -> None:
+        """For a wait of limited time: see a new row also when hub or publisher are down."""
+        before = self._inbox.changed()
+        self._bell.ring(Reason.WATCH)  # what came between the last reading and this one
+        while True:
+            await trio.sleep(RECORD_WATCH_MS / 1000)
+            now = self._inbox.changed()
+            if now != before:
+                before = now
+                self._bell.ring(Reason.WATCH)
+
+    async def _wait(self, read_at: float, give_up: float) -> Reason:
+        backstop = read_at + self._task.config.poll_s
+        now = Now.read()
+        due_ms = self._inbox.next_due(self._task.names, self._token, now)
+        due = _NEVER if due_ms is None else trio.current_time() + (due_ms - now.ms) / 1000
+        if due < backstop:
+            return await self._bell.wait(min(due, give_up), Reason.RETRY)
+        return await self._bell.wait(min(backstop, give_up), Reason.BACKSTOP)
+
+    # --- handing off ---
+
+    async def _drain(self, reason: Reason) -> None:
+        """Hand off whatever may be handed off now, one row after another."""
+        while not self._is_stopping:
+            try:
+                self._keep_lease()
+                now = Now.read()
+                header = self._inbox.next_for(self._task.names, self._token, now, senders=self._senders)
+                row = None if header is None else self._inbox.claim(header.id, self._token, now)
+            except (RecordBusy, NotStored) as error:
+                await self._pause(error)
+                continue
+            if header is None:
+                return
+            if row is not None:  # else it ended, or the lease did, since it was looked at
+                await self._hand_over(row, reason)
+            else:
+                await trio.lowlevel.checkpoint()
+
+    async def _hand_over(self, row: Row, reason: Reason) -> None:
+        message = Message(row, self._keyring.verdict(row), Now.read().ms)
+        if message.verified == "no":
+            tell(f"{row.id}: the signature is not by a known key of {visible(row.sender)}; shown as unverified")
+        self._in_hand = True
+        try:
+            outcome = await self._backend.deliver(message)
+        except BaseException as error:
+            self._abandon(row, in_doubt=error.in_doubt if isinstance(error, OutputGone) else True)
+            raise
+        finally:
+            self._in_hand = False
+        await self._settle(row, outcome, reason)
+
+    def _abandon(self, row: Row, *, in_doubt: bool) -> None:
+        try:
+            self._inbox.release(row.id, self._token, Now.read(), in_doubt=in_doubt)
+        except (RecordBusy, NotStored):
+            pass  # the claim is void when the lease ends, and counts as in doubt then
+
+    async def _settle(self, row: Row, outcome: Outcome, reason: Reason) -> None:
+        match outcome:
+            case HandedOff(proof):
+                await self._acknowledge(row, proof, reason)
+            case NotNow():
+                self._put_back(row, outcome)
+            case Never(code, why):
+                self._inbox.fail(row.id, self._token, code, why, Now.read())
+
+    async def _acknowledge(self, row: Row, proof: str, reason: Reason) -> None:
+        """Record what was proven, however long the record is busy or full: it is true and must not be lost."""
+        while True:
+            try:
+                done = self._inbox.hand_off(row.id, self._token, proof, Now.read(), woken_by=reason.value)
+            except (RecordBusy, NotStored) as error:
+                await self._pause(error)
+                continue
+            self._handed_off += done
+            return
+
+    def _put_back(self, row: Row, outcome: NotNow) -> None:
+        now = Now.read()
+        delay_s = min(ROW_RETRY_FIRST_SECONDS << min(row.attempts, 10), ROW_RETRY_CAP_SECONDS)
+        self._inbox.attempt_failed(
+            row.id,
+            self._token,
+            outcome.reason,
+            now.ms + delay_s * 1000,
+            now,
+            busy=outcome.busy,
+            in_doubt=outcome.in_doubt,
+        )
+
+    async def _pause(self, error: WakehubError) -> None:
+        tell(f"{error}; trying again")
+        await trio.sleep(LEASE_RECHECK_SECONDS)

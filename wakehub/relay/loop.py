@@ -1,0 +1,136 @@
+"""`wakehub listen`: settles names, identity and output, and sets the listener to work (receive.md §2, §3)."""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from wakehub.client import names as own_names
+from wakehub.client.credentials import Credentials, obtain
+from wakehub.client.home import ensure_home
+from wakehub.config import Config, check_poll
+from wakehub.errors import Exit, Held
+from wakehub.identity.enrolment import check_address, check_namespace
+from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import is_namespace
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import HeldBy, Inbox, Lease
+from wakehub.processes import ProcessId
+from wakehub.relay.backends import OutputGone
+from wakehub.relay.backends.stdout import Output
+from wakehub.relay.keyring import Keyring
+from wakehub.relay.listener import Assignment, Listener
+from wakehub.relay.notices import clock, tell
+from wakehub.relay.options import Format, ListenOptions
+from wakehub.relay.peek import Peek
+from wakehub.visible import visible
+
+_STDOUT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names to listen under, and in words where they come from; `agent_id` is the one of the hub session."""
+
+    held: tuple[str, ...]
+    source: str
+
+    @property
+    def agent_id(self) -> str:
+        """The first address; for namespaces alone, ``relay`` under the first (formats.md, Leases)."""
+        addresses = self.addresses
+        return addresses[0] if addresses else f"{self.held[0]}relay"
+
+    @property
+    def addresses(self) -> list[str]:
+        return [name for name in self.held if not is_namespace(name)]
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.held)} ({self.source})"
+
+
+def run(config: Config, options: ListenOptions, *, environ: Mapping[str, str] = os.environ, fd: int = _STDOUT) -> Exit:
+    """Listen as `options` say and print to descriptor `fd`; the exit status, 0 or 3 (nothing was there).
+
+    Blocks until it is over and runs its own Trio loop; SIGTERM, SIGINT and SIGHUP end it with 0. Raises `Held` (75: a
+    name is held, or was taken), `OutputGone` (74), and what home, record and identity raise.
+    """
+    config = config.changed(poll_s=None if options.poll_s is None else check_poll(options.poll_s))
+    if fd == _STDOUT and sys.stdout is None:  # whatever was opened since could be descriptor 1 by now
+        raise OutputGone("standard output is closed")
+    form: Format = options.format or ("line" if os.isatty(fd) else "agent")
+    output = Output(fd, form)
+    names = choose_names(options, environ)
+    for line in ensure_home(config):
+        tell(line)
+    with SqliteInbox.open(config.paths.record) as inbox:
+        keyring = Keyring(config.paths)
+        if not options.acknowledge:
+            return trio.run(Peek(options, names.held, inbox, output, keyring).run)
+        credentials, is_new = enrol(config, names, inbox, environ)
+        lease = _acquire(inbox, names, options, environ)
+        try:
+            _say_mode(names, options, form)
+            assignment = Assignment(options, names.held, config, credentials, is_new)
+            return trio.run(Listener(assignment, inbox, lease, output, keyring).run)
+        finally:
+            inbox.leases.release(lease.token, Now.read())
+
+
+def choose_names(options: ListenOptions, environ: Mapping[str, str]) -> Names:
+    """The names that were given, checked, each once; else the own name. Raises as `client.names.choose` does."""
+    given = [*map(check_address, options.names), *map(check_namespace, options.namespaces)]
+    if given:
+        return Names(tuple(dict.fromkeys(given)), "as given")
+    own = own_names.choose(None, environ)
+    return Names((own.name,), f"from {own.source}")
+
+
+def enrol(config: Config, names: Names, inbox: Inbox, environ: Mapping[str, str]) -> tuple[Credentials, bool]:
+    """See that every address is enrolled and its box that enrolment's; the credentials of the hub session, and whether
+    its name was enrolled just now."""
+    credentials, agent = obtain(config, names.agent_id, environ)
+    is_new = agent is not None and agent.newly_enrolled
+    agents = [agent, *(obtain(config, name, environ)[1] for name in names.addresses if name != names.agent_id)]
+    for each in filter(None, agents):
+        inbox.open_box(each.agent_id, each.generation, Now.read())
+        if each.newly_enrolled:
+            tell(f"enrolled {each.agent_id}")
+    return credentials, is_new
+
+
+def _acquire(inbox: Inbox, names: Names, options: ListenOptions, environ: Mapping[str, str]) -> Lease:
+    answer = inbox.leases.acquire(
+        names.held,
+        ProcessId.own(),
+        names.agent_id,
+        Now.read(),
+        session=environ.get("WAKEHUB_SESSION") or None,
+        host=socket.gethostname(),
+        take_over=options.take_over,
+    )
+    if isinstance(answer, Lease):
+        return answer
+    raise _held(answer)
+
+
+def _held(answer: HeldBy) -> Held:
+    lease = answer.lease
+    host = f" on {visible(lease.host)}" if lease.host not in ("", socket.gethostname()) else ""
+    other = f"--as {answer.alternative}, or " if answer.alternative else ""
+    return Held(
+        f"{answer.name} is held by another listener",
+        why=f"pid {lease.process.pid}{host}, since {clock(lease.since_ms)}",
+        remedy=f"{other}--take-over",
+    )
+
+
+def _say_mode(names: Names, options: ListenOptions, form: Format) -> None:
+    if not options.once:
+        tell(f"listening as {names} until stopped; format {form}; a message is acknowledged once its reader has it")
+    elif names.source != "as given":
+        tell(f"listening as {names}")

@@ -1,0 +1,33 @@
+"""What a listener says to the person beside it, on standard error; standard output is for messages only."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from wakehub.inbox.leases import covers
+from wakehub.inbox.store import Inbox
+from wakehub.visible import visible
+
+
+def tell(line: str) -> None:
+    """Say one line; if nobody can be told, that is no reason to stop."""
+    try:
+        print(f"wakehub: {line}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
+def clock(ms: int) -> str:
+    """A time of the record (milliseconds since the epoch) for a person."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def nothing_for(inbox: Inbox, names: Sequence[str]) -> str:
+    """Which box is empty, and which others of this user are not (receive.md §2; fault F35)."""
+    others = [
+        f"{visible(box.name)} {box.unread}"
+        for box in inbox.boxes_with_unread()
+        if not any(covers(name, box.name) for name in names)
+    ]
+    line = f"nothing unread for {', '.join(names)}"
+    return f"{line}; unread elsewhere: {', '.join(others)}" if others else line
