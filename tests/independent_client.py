@@ -653,6 +653,8 @@ class Client:
             self.sock.settimeout(None if remaining == float("inf") else remaining)
             try:
                 data = self.sock.recv(65536)
+            except TimeoutError:
+                continue  # and say so at the top
             except ConnectionResetError as error:
                 raise HubClosed("the hub reset the connection") from error
             if not data:
