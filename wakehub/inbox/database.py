@@ -272,7 +272,9 @@ def _meaning(path: Path, error: sqlite3.Error, writing: bool) -> WakehubError | 
     shown, why = visible(str(path)), visible(str(error))
     match None if code is None else code & 0xFF:
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if writing:
-            return NotStored(f"not stored in {shown}", why=why, remedy="free space on its disk, then try again")
+            return NotStored(
+                f"not stored: {shown} cannot be written", why=why, remedy="free space on its disk, try again"
+            )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return RecordBusy(
                 f"nothing was changed in {shown}",

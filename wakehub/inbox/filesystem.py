@@ -16,12 +16,11 @@ from typing import Final
 from wakehub.errors import Misconfigured
 from wakehub.visible import visible
 
-_SHARED: Final = frozenset(
-    {
-        "9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "ftp", "fuse", "gfs2", "glusterfs", "gpfs", "lustre",
-        "macfuse", "ncpfs", "nfs", "nfs4", "ocfs2", "osxfuse", "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "webdav",
-    }
-)  # fmt: skip
+_SHARED: Final = frozenset({
+    "9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "ftp", "fuse", "gfs2", "glusterfs", "gpfs", "lustre",
+    "macfuse", "ncpfs", "nfs", "nfs4", "ocfs2", "osxfuse", "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
+    "webdav",
+})  # fmt: skip
 _SHARED_PREFIX: Final = "fuse."
 _FUSE_BUT_LOCAL: Final = frozenset({"fuse.fuse-overlayfs", "fuse.overlayfs"})
 

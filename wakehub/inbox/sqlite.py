@@ -531,7 +531,7 @@ def _picked(senders: Collection[str] | None) -> tuple[str, dict[str, object]]:
     if senders is None:
         return "1", {}
     names = {f"sender_{number}": sender for number, sender in enumerate(sorted(set(senders)))}
-    return f"message.sender IN ({', '.join(f':{name}' for name in names)})", dict(names)
+    return f"message.sender IN ({', '.join(f':{name}' for name in names) or 'NULL'})", dict(names)
 
 
 def _note(text: str) -> str:
