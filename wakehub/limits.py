@@ -119,6 +119,7 @@ PARENT_WATCH_MS: Final = 1_000
 PROOF_FIRST_POLL_MS: Final = 1
 PROOF_POLL_CAP_MS: Final = 100
 STOP_IN_HAND_MS: Final = 1_000
+MAIL_WAITS_AFTER_SECONDS: Final = 1
 
 # --- ours: the record ---
 MAX_BODY_BYTES: Final = 256 * 1024

@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import Literal
 
 from wakehub.errors import Exit
+from wakehub.inbox.store import TEXT, RowClass
 from wakehub.limits import DEFAULT_TTL_SECONDS
 
 WaitFor = Literal["stored", "hinted", "handed-off", "answered"]
-TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SendRequest:
     sender: str | None = None
     re: str | None = None
     ttl_s: int = DEFAULT_TTL_SECONDS
-    row_class: Literal["normal", "fyi"] = "normal"
+    row_class: RowClass = "normal"
     media_type: str = TEXT
     create: bool = False
     wait: WaitFor | None = None

@@ -1,0 +1,288 @@
+"""Sending: store the signed row, poke the publisher, say what is proven as it becomes known (receive.md §5).
+
+A sender never opens a hub session: a second one under its agent's id would cut off that agent's own listener. The row
+is the message; the poke only makes its recipient look sooner, so whatever becomes of it, the send has succeeded.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from wakehub.client import names as own_names
+from wakehub.client.credentials import obtain
+from wakehub.client.home import AgentKey, ensure_home
+from wakehub.client.poke import Answer, Missing, poke
+from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
+from wakehub.config import Config
+from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
+from wakehub.identity.enrolment import Registry, check_address, check_namespace, read_registry
+from wakehub.inbox.clock import Now
+from wakehub.inbox.ids import new_group
+from wakehub.inbox.leases import is_namespace
+from wakehub.inbox.signing import signer
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import EventKind, Inbox, NewRow, Row
+from wakehub.limits import MAIL_WAITS_AFTER_SECONDS, MAX_BACKSTOP_SECONDS, RECORD_WATCH_MS
+from wakehub.visible import visible
+
+_BACKSTOP: Final = f"read within {MAX_BACKSTOP_SECONDS} s by the backstop"
+_REACHED_BY: Final[dict[WaitFor, frozenset[EventKind]]] = {
+    "stored": frozenset({"stored"}),
+    "hinted": frozenset({"hinted", "handed_off", "answered"}),
+    "handed-off": frozenset({"handed_off", "answered"}),
+    "answered": frozenset({"answered"}),
+}
+_ENDED: Final[dict[EventKind, State]] = {"failed": State.FAILED, "expired": State.EXPIRED}
+_TOLD: Final[dict[EventKind, State]] = {"handed_off": State.HANDED_OFF, "answered": State.ANSWERED, **_ENDED}
+
+
+@dataclass(slots=True)
+class _Receipts:
+    """Says each receipt at once and keeps it."""
+
+    tell: Callable[[Receipt], None]
+    began: float = field(default_factory=time.monotonic)
+    said: list[Receipt] = field(default_factory=list)
+
+    def say(self, state: State, row_id: str = "", detail: str = "") -> None:
+        receipt = Receipt(state, row_id, (time.monotonic() - self.began) * 1000, detail)
+        self.said.append(receipt)
+        self.tell(receipt)
+
+    def note(self, detail: str) -> None:
+        self.say(State.NOTE, detail=detail)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.began
+
+
+def send(
+    config: Config,
+    request: SendRequest,
+    tell: Callable[[Receipt], None] = lambda _: None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> Sent:
+    """Store the message, have it hinted, and wait for the state that was asked for; each receipt goes to `tell`.
+
+    Blocks for about 2.5 s at most without `wait`. ``Sent.exit`` is 0, or 4 when the awaited state was not reached.
+    Raises `NoRecipient` (67: closed, mistyped, nobody in the namespace), `BadData` (65), `LoopGuard` (69), and what
+    home, identity and record raise; nothing is stored then.
+    """
+    receipts = _Receipts(tell)
+    own = own_names.choose(request.sender, environ)
+    (check_namespace if is_namespace(request.to) else check_address)(request.to)
+    for line in ensure_home(config):
+        receipts.note(line)
+    _, agent = obtain(config, own.name, environ)
+    if own.source != "--as":
+        receipts.note(f"sending as {own.name}, from {own.source}")
+    if agent is None:
+        receipts.note("not signed: the enrolled key cannot be read here")
+    elif agent.newly_enrolled:
+        receipts.note(f"enrolled {own.name}")
+    with SqliteInbox.open(config.paths.record) as inbox:
+        rows = _store(config, request, own.name, agent, inbox, receipts)
+        _hint(config, request, rows, receipts)
+        reached = request.wait is None or _Wait(request.wait, rows, inbox, receipts).run(request.timeout_s)
+    return Sent(
+        own.name,
+        tuple(row.id for row in rows),
+        len(request.body),
+        hashlib.sha256(request.body).hexdigest(),
+        tuple(receipts.said),
+        Exit.DONE if reached else Exit.NOT_REACHED,
+    )
+
+
+# --- storing ---
+
+
+def _store(
+    config: Config, request: SendRequest, own_name: str, agent: AgentKey | None, inbox: Inbox, receipts: _Receipts
+) -> list[Row]:
+    registry = _registry(config)
+    recipients = _recipients(request, own_name, registry, inbox, receipts)
+    now = Now.read()
+    group = new_group(now.ms) if is_namespace(request.to) else None
+    rows = inbox.append([_row(request, own_name, agent, to, group, registry) for to in recipients], now)
+    for row in rows:
+        receipts.say(State.STORED, row.id, f"for {row.recipient}" if group else "")
+    for row in rows:
+        _note_absence(row.recipient, inbox, receipts)
+    return rows
+
+
+def _row(
+    request: SendRequest, own_name: str, agent: AgentKey | None, to: str, group: str | None, registry: Registry | None
+) -> NewRow:
+    recipient = registry.agents.get(to) if registry else None
+    return NewRow(
+        own_name,
+        to,
+        request.body,
+        media_type=request.media_type,
+        re=request.re,
+        group=group,
+        class_=request.row_class,
+        ttl_s=request.ttl_s,
+        signed=signer(agent.pair) if agent else None,
+        generation=recipient.generation if recipient else 1,
+    )
+
+
+def _registry(config: Config) -> Registry | None:
+    try:
+        return read_registry(config.paths)
+    except Unsafe:  # a sandbox hides it: then nothing is known of the recipient, and the row can be stored all the same
+        return None
+
+
+def _recipients(
+    request: SendRequest, own_name: str, registry: Registry | None, inbox: Inbox, receipts: _Receipts
+) -> list[str]:
+    to = request.to
+    if is_namespace(to):
+        found = [name for name in (registry.under(to) if registry else []) if name != own_name]
+        if not found:
+            raise NoRecipient(
+                f"nobody else is enrolled under {to}",
+                why="a broadcast goes to those who are enrolled now",
+                remedy="wakehub agents shows them",
+            )
+        return found
+    if registry is not None:
+        _check_recipient(request, registry, inbox, receipts)
+    return [to]
+
+
+def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox, receipts: _Receipts) -> None:
+    to, agent = request.to, registry.agents.get(request.to)
+    if agent is not None and agent.is_daemon:
+        raise NoRecipient(f"{to} is no mailbox", why="it is a part of wakehub itself", remedy="wakehub agents")
+    if agent is not None and agent.closed_at is not None:
+        raise NoRecipient(
+            f"{to} was closed on {datetime.fromtimestamp(agent.closed_at, UTC):%Y-%m-%d %H:%M} UTC",
+            why="mail to it is refused",
+            remedy="wakehub agents shows who is there",
+        )
+    boxes = inbox.boxes()
+    if agent is not None or to in boxes:
+        return
+    near = own_names.near(to, [*registry.names(), *boxes])
+    if near and not request.create:
+        raise NoRecipient(
+            f"{to} has never been seen; did you mean {' or '.join(visible(name) for name in near)}?",
+            why="a message to a mistyped name would wait for nobody",
+            remedy="correct --to, or send to the new name with --create",
+        )
+    receipts.note(f"{to} has never been seen; kept for {_span(request.ttl_s)}")
+
+
+def _note_absence(to: str, inbox: Inbox, receipts: _Receipts) -> None:
+    """Say that nobody listens for `to`, and since when."""
+    if inbox.leases.resolve(to, Now.read()) is not None:
+        return
+    last = inbox.leases.last_holder(to)
+    since = f"since {datetime.fromtimestamp(last.ended_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if last else "yet"
+    receipts.note(f"nobody is listening for {to} {since}")
+
+
+def _span(seconds: int) -> str:
+    """A time to live as it is written in `--ttl`: in the largest unit that says it exactly, a day as 24 h."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds % size == 0 and seconds > (size if unit == "d" else 0):
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+# --- hinting ---
+
+
+def _hint(config: Config, request: SendRequest, rows: Sequence[Row], receipts: _Receipts) -> None:
+    if request.row_class == "fyi":
+        receipts.note(f"fyi wakes nobody; {_BACKSTOP}")
+        return
+    socket = config.paths.publish_socket
+    for row_id, outcome in poke(socket, [row.id for row in rows]):
+        if isinstance(outcome, Answer):
+            receipts.say(*_answered(outcome))
+        else:
+            where = f" ({visible(str(socket))})" if outcome is Missing.DENIED else ""
+            receipts.say(State.NOT_HINTED, row_id, f"{outcome.value}{where}; {_BACKSTOP}")
+
+
+def _answered(answer: Answer) -> tuple[State, str, str]:
+    if answer.state == "hinted":
+        return State.HINTED, answer.row_id, ""
+    if answer.state == "hub_down":
+        return State.NOT_HINTED, answer.row_id, f"the hub is down; {_BACKSTOP}"
+    if answer.code == ErrorCode.UNKNOWN:
+        return State.REFUSED, answer.row_id, "404: not connected since the hub started; read when it listens"
+    return State.REFUSED, answer.row_id, f"{answer.code}; {_BACKSTOP}"
+
+
+# --- waiting ---
+
+
+class _Wait:
+    """Waits until every row reached a state, and tells what becomes known meanwhile."""
+
+    def __init__(self, wait: WaitFor, rows: Sequence[Row], inbox: Inbox, receipts: _Receipts) -> None:
+        self._wait = wait
+        self._rows = rows
+        self._inbox = inbox
+        self._receipts = receipts
+        self._told: set[tuple[str, EventKind]] = set()
+
+    def run(self, timeout_s: float) -> bool:
+        """False when time is up, a row ended otherwise, or mail from the other side waits here (fault F32)."""
+        seen: object = None
+        while True:
+            now = self._inbox.changed()
+            if now != seen:
+                seen = now
+                reached = [self._look(row) for row in self._rows]
+                if all(reached) or None in reached:
+                    return all(reached)
+            if self._mail_waits():
+                return False
+            if self._receipts.elapsed_s >= timeout_s:
+                self._receipts.note(f"{self._wait} was not reached within {timeout_s:g} s")
+                return False
+            time.sleep(RECORD_WATCH_MS / 1000)
+
+    def _look(self, row: Row) -> bool | None:
+        """Whether the row reached the state; None if it ended otherwise."""
+        events = self._inbox.events(row.id)
+        for event in events:
+            if event.kind in _TOLD and (row.id, event.kind) not in self._told:
+                self._told.add((row.id, event.kind))
+                self._receipts.say(_TOLD[event.kind], row.id, event.proof or event.detail)
+        kinds = {event.kind for event in events}
+        if kinds & _REACHED_BY[self._wait]:
+            return True
+        return None if kinds & _ENDED.keys() else False
+
+    def _mail_waits(self) -> bool:
+        """Whether a message from the other side waits for us, which our own listener, if there is one, did not take.
+
+        The other side may be waiting for us just as we wait for it.
+        """
+        if self._wait not in ("handed-off", "answered"):
+            return False
+        own_name = self._rows[0].sender
+        waiting = self._inbox.unread(own_name, limit=1, senders={row.recipient for row in self._rows})
+        if not waiting:
+            return False
+        now = Now.read()
+        is_new = now.ms - waiting[0].stored_ms < MAIL_WAITS_AFTER_SECONDS * 1000
+        if is_new and self._inbox.leases.resolve(own_name, now) is not None:
+            return False
+        self._receipts.note(f"{waiting[0].id} from {visible(waiting[0].sender)} waits for you; read it first")
+        return True
