@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_cases import BUDGET, mutated, parsed, refused, topic_lists
 
-from wakehub.wire.fields import check_topic, decode_topics, encode_topics, has_control, lp, malformed, take_lp, text
+from wakehub.wire.fields import (
+    check_number,
+    check_topic,
+    decode_topics,
+    encode_topics,
+    has_control,
+    lp,
+    malformed,
+    take_lp,
+    text,
+)
 
 
 def test_malformed_is_a_400_with_its_reason() -> None:
@@ -149,3 +159,14 @@ def test_topics_survive_the_wire(listed: tuple[bytes, ...]) -> None:
 def test_a_topic_list_that_parses_has_no_other_spelling(buffer: bytes) -> None:
     listed = parsed(decode_topics, buffer)
     assert listed is None or encode_topics(listed) == buffer
+
+
+@pytest.mark.parametrize(("value", "bits", "least"), [(0, 8, 0), (255, 8, 0), (1, 8, 1), ((1 << 64) - 1, 64, 0)])
+def test_a_number_that_its_field_can_hold(value: int, bits: int, least: int) -> None:
+    check_number(value, bits, "count", least)
+
+
+@pytest.mark.parametrize(("value", "bits", "least"), [(-1, 8, 0), (256, 8, 0), (0, 8, 1), (1 << 64, 64, 0)])
+def test_a_number_that_its_field_cannot_hold(value: int, bits: int, least: int) -> None:
+    with refused(f"count {value} is not within {least}..{(1 << bits) - 1}"):
+        check_number(value, bits, "count", least)

@@ -17,6 +17,7 @@ from wakehub.errors import Violation
 from wakehub.wire.frames import PAYLOAD_CEILING, Frame, Kind
 from wakehub.wire.payloads import Error, Hello, Wake, Welcome
 
+Given = TypeVar("Given")
 Value = TypeVar("Value")
 
 BUDGET = settings(deadline=None, derandomize=True, max_examples=200)
@@ -45,8 +46,8 @@ def refused(reason: str, code: int = 400) -> Iterator[None]:
     assert (caught.value.code, caught.value.reason) == (code, reason)
 
 
-def parsed(decode: Callable[[bytes], Value], data: bytes) -> Value | None:
-    """What `data` decodes to; None when it is refused, and with nothing but a 400 or a 413."""
+def parsed(decode: Callable[[Given], Value], data: Given) -> Value | None:
+    """What comes of `data`; None when it is refused, and with nothing but a 400 or a 413."""
     try:
         return decode(data)
     except Violation as violation:

@@ -27,6 +27,13 @@ def lp(value: bytes) -> bytes:
     return bytes((len(value),)) + value
 
 
+def check_number(value: int, bits: int, what: str, least: int = 0) -> None:
+    """Raise `Violation` 400 that names `what` unless its field of so many bits can hold `value`, `least` or more."""
+    most = (1 << bits) - 1
+    if not least <= value <= most:
+        raise malformed(f"{what} {value} is not within {least}..{most}")
+
+
 def take_lp(buffer: bytes, at: int, what: str) -> tuple[bytes, int]:
     """Read ``LP(x)`` at offset `at`; return x and the offset behind it. Raises `Violation` 400 when it is cut short."""
     if at >= len(buffer):

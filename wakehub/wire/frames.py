@@ -24,7 +24,7 @@ from wakehub.limits import (
     PREFIX_BYTES,
     VERSION,
 )
-from wakehub.wire.fields import has_control, malformed, text
+from wakehub.wire.fields import check_number, has_control, malformed, text
 
 
 class Kind(IntEnum):
@@ -86,12 +86,15 @@ class Frame:
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes, prefix included: at most 4 + 1,304. Raises `Violation` for what `decode` would refuse."""
+    """The frame's bytes, prefix included: at most 4 + 1,304. Raises `Violation` for what `decode` would refuse, and
+    for a ts_ms or ttl_ms that its field cannot hold."""
     from_len, to_len = len(frame.from_id), len(frame.to_id)
     if from_len > MAX_ID_BYTES:
         raise malformed(f"from of {from_len} B exceeds {MAX_ID_BYTES} B")
     if to_len > MAX_ID_BYTES:
         raise malformed(f"to of {to_len} B exceeds {MAX_ID_BYTES} B")
+    check_number(frame.ts_ms, 64, "ts_ms")
+    check_number(frame.ttl_ms, 32, "ttl_ms")
     length = HEADER_BYTES + from_len + to_len + len(frame.payload)
     if length > MAX_FRAME_BYTES:
         raise Violation(ErrorCode.TOO_LARGE, f"frame of {length} B exceeds {MAX_FRAME_BYTES} B")

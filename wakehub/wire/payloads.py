@@ -1,6 +1,7 @@
 """What each kind of frame carries (awh1.md §2).
 
-Every class decodes a whole payload or raises `Violation` 400 with the defect, and encodes back to the same bytes.
+Every class decodes a whole payload or raises `Violation` 400 with the defect, and encodes back to the same bytes; what
+would not decode is not encoded.
 join, depart (a bare signature), ping and pong (opaque bytes) need no class; topic lists are in `fields`.
 """
 
@@ -17,7 +18,7 @@ from wakehub.limits import (
     SIGNATURE_BYTES,
     WELCOME_BYTES,
 )
-from wakehub.wire.fields import decode_topics, encode_topics, lp, malformed, take_lp, text
+from wakehub.wire.fields import check_number, decode_topics, encode_topics, lp, malformed, take_lp, text
 
 _CERTIFICATE_LENGTH: Final = struct.Struct(">H")
 _CERTIFICATE_AT: Final = KEY_BYTES + SIGNATURE_BYTES + _CERTIFICATE_LENGTH.size
@@ -82,6 +83,11 @@ class Welcome:
     reconnect_jitter_ms: int
 
     def encode(self) -> bytes:
+        check_number(self.session, 32, "welcome's session", least=1)
+        check_number(self.pending_count, 64, "welcome's pending_count")
+        check_number(self.pending_ids, 32, "welcome's pending_ids")
+        check_number(self.reconnect_base_ms, 32, "welcome's reconnect_base_ms")
+        check_number(self.reconnect_jitter_ms, 32, "welcome's reconnect_jitter_ms")
         return _WELCOME.pack(
             self.session,
             self.pending_count,
@@ -118,11 +124,13 @@ class Wake:
     watermark: int = 0
 
     def encode(self) -> bytes:
-        payload = (
-            lp(self.row_id) + lp(self.namespace) + lp(self.sender) + lp(self.digest) + _WATERMARK.pack(self.watermark)
+        size = 4 + len(self.row_id) + len(self.namespace) + len(self.sender) + len(self.digest) + _WATERMARK.size
+        if size > MAX_WAKE_PAYLOAD_BYTES:
+            raise malformed(f"wake payload {size} B exceeds {MAX_WAKE_PAYLOAD_BYTES} B")
+        check_number(self.watermark, 64, "wake's watermark")
+        payload = b"".join(
+            (lp(self.row_id), lp(self.namespace), lp(self.sender), lp(self.digest), _WATERMARK.pack(self.watermark))
         )
-        if len(payload) > MAX_WAKE_PAYLOAD_BYTES:
-            raise malformed(f"wake payload {len(payload)} B exceeds {MAX_WAKE_PAYLOAD_BYTES} B")
         Wake.decode(payload)
         return payload
 
@@ -151,6 +159,7 @@ class Error:
 
     def encode(self) -> bytes:
         """At most 256 bytes; a longer reason is cut on a character boundary."""
+        check_number(self.code, 16, "error's code")
         room = MAX_ERROR_PAYLOAD_BYTES - _CODE.size
         return _CODE.pack(self.code) + self.reason.encode()[:room].decode(errors="ignore").encode()
 
