@@ -247,13 +247,20 @@ def appendable(path: Path) -> Iterator[int]:
     """Open a file of ours for reading and appending, alone: under an exclusive flock on the file itself, waited for.
 
     Makes it (0600, empty) when it is absent. Yields the descriptor, checked as `opened` does; the file must be one
-    that is never replaced. Raises `Unsafe` when a check fails, `CannotCreate` when it cannot be opened or made.
+    that is never replaced. Raises `Unsafe` when a check fails or it may not be written, `CannotCreate` when it cannot
+    be made.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR):
             raise Unsafe(f"{visible(str(path))} is not a file of ours", why=_why(error), remedy="remove it") from error
+        if isinstance(error, PermissionError):
+            raise Unsafe(
+                f"{visible(str(path))} may not be written",
+                why=_why(error),
+                remedy="run this outside the sandbox that forbids it, or mend its mode",
+            ) from error
         raise CannotCreate(
             f"cannot open {visible(str(path))} for writing", why=_why(error), remedy="mend the mode of its directory"
         ) from error

@@ -11,6 +11,7 @@ enrolled again: when its file is still there, it is replaced.
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from wakehub import files
 from wakehub.errors import BadData, NoRecipient, Unsafe
+from wakehub.identity import strict_json
 from wakehub.identity.allowlist import DAEMON_KEY_DIR, DAEMONS, POSSESSION_PROOF, Allowlist, Entry, sign
 from wakehub.identity.audit import AuditLog, Event, Writer
 from wakehub.identity.delegation import Certificate
@@ -200,7 +202,8 @@ class Registry:
 
     def _revoke_key(self, event: Event) -> None:
         agent = self._known(event)
-        taken = unb64_key(event.detail["delegate_key_b64"])
+        detail = strict_json.fields(event.detail, {"delegate_key_b64"})
+        taken = unb64_key(strict_json.text(detail, "delegate_key_b64"))
         self.agents[event.agent_id] = replace(agent, revoked_keys=agent.revoked_keys | {taken})
 
     def _close(self, event: Event) -> None:
@@ -234,7 +237,7 @@ def to_allowlist(registry: Registry, now_s: float) -> Allowlist:
     A key enrolled more than 30 s in the future (the clock was set back since) is left out: one such entry would have
     the hub refuse the whole file. It comes back when the clock has caught up.
     """
-    now = int(now_s)
+    now = math.floor(now_s)
     return Allowlist(
         refreshed_at=now * NS,
         valid_for_secs=ALLOWLIST_VALID_SECONDS,
@@ -483,8 +486,12 @@ class _Turn:
 
     def write(self, event: str, agent: Agent, detail: dict[str, Any], now_s: float, public: bytes = b"") -> Change:
         public = public or agent.keys[-1].public
+        number = len(self.writer.events) + 1
+        try:  # before it is written: a line that makes no sense would spoil the registry for good
+            self.registry._play(Event(number, math.floor(now_s), event, agent.agent_id, public, detail))
+        except ValueError as error:
+            raise BadData(f"cannot {event} {agent.agent_id}", why=visible(str(error))) from None
         written = self.writer.append(self.owner, event, agent.agent_id, public, detail, now_s)
-        self.registry._play(written)
         return Change(self.registry.agents[agent.agent_id], written, self.writer.cut)
 
     def bind(self, path: Path, event: str, name: str, now_s: float) -> Change:
@@ -498,7 +505,7 @@ class _Turn:
     def _check_room(self, agent: Agent, public: bytes, now_s: float) -> None:
         """The allowlist must stay signable: one name too many would lock everybody out."""
         allowlist = to_allowlist(self.registry, now_s)
-        allowlist.agents[agent.agent_id] = _entry(agent, EnrolledKey(public, int(now_s)))
+        allowlist.agents[agent.agent_id] = _entry(agent, EnrolledKey(public, math.floor(now_s)))
         try:
             sign(allowlist, self.owner)
         except ValueError as error:
