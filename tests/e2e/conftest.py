@@ -36,15 +36,6 @@ PATIENCE_S = 20.0
 """How long a wait for something that must happen goes on before the test fails (never slept through)."""
 
 
-def until(holds: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Look again and again until `holds()` is true, and return what it returned; for states that nothing announces."""
-    deadline = time.monotonic() + patience_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"it never came to pass: {what}"
-        time.sleep(0.005)
-    return found
-
-
 class Home:
     """A WAKEHUB_HOME: owner key, agents, and an allowlist that is signed anew at every change of them."""
 
@@ -194,6 +185,15 @@ class HubProcess:
         return self.process.pid
 
     # what it says
+
+    @staticmethod
+    def until(holds: Callable[[], Any], what: str) -> Any:
+        """Look again and again until `holds()` is true, and return that; for states that nothing announces."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := holds()):
+            assert time.monotonic() < deadline, f"it never came to pass: {what}"
+            time.sleep(0.005)
+        return found
 
     def logs(self, event: str = "", **fields: Any) -> list[dict[str, Any]]:
         """The log entries of this run with that event and those fields, in order."""

@@ -14,7 +14,7 @@ from wakehub.errors import Violation
 from wakehub.hub.hub import Hub
 from wakehub.hub.session import Session
 from wakehub.identity.verifier import Claim
-from wakehub.limits import HANDSHAKE_DEADLINE_MS, RECEIVE_BYTES
+from wakehub.limits import RECEIVE_BYTES
 from wakehub.wire.reader import FrameReader
 
 
@@ -44,15 +44,16 @@ class Connection:
     """Owns `sock` (non-blocking) from its accept, which is now, to its close."""
 
     def __init__(self, host: Host, sock: socket.socket, session: Session) -> None:
+        self.sock = sock
         self._host = host
-        self._sock = sock
         self._session = session
-        self._deadline = trio.current_time() + HANDSHAKE_DEADLINE_MS / 1000
+        self._deadline = trio.current_time() + host.hub.limits.handshake_deadline_ms / 1000
         self._reader = FrameReader()
         self._blocked = False
         self._broken = False
         self._backlog = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
+        self._last_words = trio.CancelScope(shield=True)
 
     async def run(self) -> None:
         """Serve the connection to its end; returns when the socket is closed and everything it held is released."""
@@ -67,18 +68,34 @@ class Connection:
             try:
                 await self._flush_at_end()
             finally:
+                trio.lowlevel.notify_closing(self.sock)
+                self.sock.close()
                 self._host.forget(self._session)
-                trio.lowlevel.notify_closing(self._sock)
-                self._sock.close()
+
+    @property
+    def agent(self) -> bytes:
+        """The agent that was proven, empty before."""
+        return self._session.agent
 
     def stop(self) -> None:
         """Stop reading; what is queued is still flushed."""
         self._scope.cancel()
 
+    def give_up(self) -> None:
+        """Stop reading and flushing."""
+        self._scope.cancel()
+        self._last_words.cancel()
+
     def flush(self, wall_ms: int) -> None:
-        """Write what the session's queue holds, as far as the kernel takes it now."""
-        hub, session, send = self._host.hub, self._session, self._sock.send
-        while not self._blocked and (data := hub.output(session, wall_ms)) is not None:
+        """Write what the session's queue holds, as far as the kernel takes it now; a closed session then ends."""
+        if not self._blocked:
+            self._write(wall_ms)
+        if not self._session.is_open:
+            self.stop()
+
+    def _write(self, wall_ms: int) -> None:
+        hub, session, send = self._host.hub, self._session, self.sock.send
+        while (data := hub.output(session, wall_ms)) is not None:
             try:
                 count = send(data)
             except BlockingIOError:
@@ -88,11 +105,8 @@ class Connection:
             except OSError:
                 self._broken = True
                 hub.eof(session, inside_frame=False)
-                self.stop()
                 return
             hub.sent(session, count, wall_ms)
-        if not session.is_open:
-            self.stop()
 
     async def _handshake(self) -> bool:
         with trio.move_on_at(self._deadline):
@@ -117,9 +131,9 @@ class Connection:
 
     async def _receive(self) -> bool:
         """Wait for bytes and feed them to the reader; False when the stream has ended."""
-        await trio.lowlevel.wait_readable(self._sock)
+        await trio.lowlevel.wait_readable(self.sock)
         try:
-            data = self._sock.recv(RECEIVE_BYTES)
+            data = self.sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return True
         except OSError:
@@ -132,39 +146,50 @@ class Connection:
         return False
 
     def _take_frames(self) -> Claim | None:
-        """Hand every whole frame to the hub and flush; stops at a hello, whose claim has to be verified first."""
+        """Hand every whole frame to the hub; stops at a hello, whose claim has to be verified first.
+
+        Each frame's effects are written before the next is looked at: one read can hold more wakes for somebody than
+        a queue does, and only who does not read may overflow.
+        """
         host, session, reader = self._host, self._session, self._reader
-        now_us, wall_ms = host.clock()
-        claim = None
-        while session.is_open and claim is None:
+        while session.is_open:
             try:
                 raw = reader.next_frame()
             except Violation:
                 host.hub.refuse_prefix(session)
+                host.flush()
                 break
             if raw is None:
                 break
-            try:
-                claim = host.hub.receive(session, raw, now_us, wall_ms)
-            except Exception:  # a bug costs one frame, not the hub (§5.4, 500)
-                host.log.exception("internal error on a frame", session=session.number)
-                host.hub.failed(session)
-        host.flush(now_us, wall_ms)
-        return claim
+            now_us, wall_ms = host.clock()
+            claim = self._take_frame(raw, now_us, wall_ms)
+            host.flush(now_us, wall_ms)
+            if claim is not None:
+                return claim
+        return None
+
+    def _take_frame(self, raw: bytes, now_us: int, wall_ms: int) -> Claim | None:
+        try:
+            return self._host.hub.receive(self._session, raw, now_us, wall_ms)
+        except Exception:  # a bug costs one frame, not the hub (§5.4, 500)
+            self._host.log.exception("internal error on a frame", session=self._session.number)
+            self._host.hub.failed(self._session)
+            return None
 
     async def _write_backlog(self) -> None:
         while True:
             while not self._blocked:
                 await self._backlog.park()
-            await trio.lowlevel.wait_writable(self._sock)
+            await trio.lowlevel.wait_writable(self.sock)
             self._blocked = False
             self.flush(self._host.clock()[1])
             self._host.flush()
 
     async def _flush_at_end(self) -> None:
-        with trio.CancelScope(deadline=self._host.flush_deadline(), shield=True):
+        with self._last_words:
+            self._last_words.deadline = self._host.flush_deadline()
             while not self._broken and len(self._session.queue):
                 self._blocked = False
-                self.flush(self._host.clock()[1])
+                self._write(self._host.clock()[1])
                 if self._blocked:
-                    await trio.lowlevel.wait_writable(self._sock)
+                    await trio.lowlevel.wait_writable(self.sock)

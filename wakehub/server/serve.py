@@ -97,7 +97,7 @@ class Server:
         self._notifier = notifier
         self._find_verifier = find_verifier
         self._connections: dict[Session, Connection] = {}
-        self._verifying = trio.Semaphore(MAX_HANDSHAKES_IN_VERIFICATION)
+        self.verifying = trio.Semaphore(MAX_HANDSHAKES_IN_VERIFICATION)
         self._refusals = 0
         self._stats_readers = 0
         self._fanouts = 0
@@ -151,8 +151,9 @@ class Server:
                 if self._drain_deadline is not None:
                     self.log.warning("hub ends at once", signal=signal.Signals(number).name)
                     self._fatal = WakehubError("the hub was told twice to stop", why="its queues were not all flushed")
-                    self._drain_deadline = trio.current_time()
                     self._everything.cancel()
+                    for connection in self.connections:
+                        connection.give_up()
                     return
                 self.log.info("hub stopping", signal=signal.Signals(number).name)
                 self._drain_deadline = trio.current_time() + DRAIN_MS / 1000
@@ -173,6 +174,11 @@ class Server:
     def clock(self) -> tuple[int, int]:
         """Monotonic µs and wall clock ms."""
         return self._clock()
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Every connection that holds a slot now."""
+        return tuple(self._connections.values())
 
     def flush_deadline(self) -> float:
         """Until when (trio clock) a closing connection may flush its queue (§5.10)."""
@@ -206,8 +212,8 @@ class Server:
 
     def forget(self, session: Session) -> None:
         """A connection is closed: release what it held, make good what it could not write."""
-        self.hub.finish(session)
         self._connections.pop(session, None)
+        self.hub.finish(session)
         self.flush()
 
     def _refuse_at_ceiling(self, sock: Any) -> None:
@@ -230,7 +236,7 @@ class Server:
 
     async def admit(self, session: Session, claim: Claim) -> None:
         """Verify a hello, at most 32 at once, and let the hub admit or refuse it in one step (§5.2, §5.3)."""
-        async with self._verifying:
+        async with self.verifying:
             verdict = self.hub.verifier.verify(claim, time.time())
             self.hub.admit(session, claim, verdict, self.clock()[0])
         self.flush()
