@@ -133,10 +133,21 @@ class ClientProtocol:
         self._reader = FrameReader()
 
     def receive_data(self, data: bytes) -> Iterator[Event]:
-        """Yield the events that `data` completes; raises `Violation` when the hub breaks the protocol."""
+        """Take `data` in, and give an iterator over the events that are complete by now.
+
+        An event that nobody asked it for comes from the next one. It raises `Violation` when the hub breaks the
+        protocol, and whatever comes behind that is refused as well.
+        """
         self._reader.feed(data)
-        while (raw := self._reader.next_frame()) is not None:
-            yield self._receive(decode(raw))
+        return self._events()
+
+    def _events(self) -> Iterator[Event]:
+        try:
+            while (raw := self._reader.next_frame()) is not None:
+                yield self._receive(decode(raw))
+        except Violation:
+            self.state = ClientState.CLOSED
+            raise
 
     def receive_eof(self) -> None:
         """The stream ended; raises `Violation` 400 when it ended inside a frame."""
