@@ -5,10 +5,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from inbox_conformance import InboxConformance
+from inbox_conformance import START, InboxConformance, at, listen
 
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, Inbox
+from wakehub.inbox.store import Guard, Inbox, NewRow
 
 
 class SqliteStore:
@@ -25,3 +25,172 @@ class TestConformance(InboxConformance):
     def store(self, record: Path) -> Iterator[SqliteStore]:
         with ExitStack() as opened:
             yield SqliteStore(record, opened)
+
+
+# --- no operation pays for history ---
+
+_HISTORY = 5000
+_FILL = """
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :rows)
+INSERT INTO message (id, sender, recipient, rseq, generation, class, hops, signed_hops, created_ms, expires_ms,
+                     stored_ms, media_type, size, digest, attachments, origin, state, done_ms, hinted_ms, body)
+SELECT printf('old_%026d', i), 'bob', 'acme/alice', i, 1, 'normal', 0, 0, :now, :now + 86400000, :now, 'text/plain', 2,
+       zeroblob(32), 0, 'local', 'handed_off', :now, :now, x'6869' FROM n
+"""
+
+
+def fill(inbox: SqliteInbox) -> None:
+    """Give `acme/alice` a history of handed-off rows, an hour before the tests begin."""
+    with inbox._db.transaction():
+        inbox._db.execute(_FILL, {"rows": _HISTORY, "now": START.ms - 3_600_000})
+        inbox._db.execute("INSERT INTO box VALUES ('acme/alice', 1, ?)", (_HISTORY,))
+
+
+def operate(inbox: SqliteInbox) -> Iterator[str]:
+    """One of every operation that a sender, a listener or the publisher does; yields its name before each."""
+    yield "append"
+    row, late, *_ = inbox.append([NewRow("bob", "acme/alice", b"hi", ttl_s=60) for _ in range(5)], START)
+    yield "acquire"
+    lease = listen(inbox, "acme/")
+    yield "unread"
+    inbox.unread("acme/alice")
+    yield "count_unread"
+    inbox.count_unread("acme/alice", senders=["bob"])
+    yield "boxes_with_unread"
+    inbox.boxes_with_unread()
+    yield "unhinted"
+    inbox.unhinted()
+    yield "record_hint"
+    inbox.record_hint([row.id], None, START)
+    yield "next_for"
+    assert inbox.next_for(["acme/"], lease.token, START)
+    yield "next_due"
+    inbox.next_due(["acme/"], lease.token, START)
+    yield "claim"
+    assert inbox.claim(row.id, lease.token, START)
+    yield "hand_off"
+    assert inbox.hand_off(row.id, lease.token, "flushed", START)
+    yield "claim again"
+    assert inbox.claim(late.id, lease.token, START)
+    yield "attempt_failed"
+    assert inbox.attempt_failed(late.id, lease.token, "no", at(1).ms, START)
+    yield "answer"
+    inbox.append(NewRow("acme/alice", "bob", b"yes", re=row.id), START)
+    yield "ack"
+    inbox.ack([late.id], "alice", None, START)
+    yield "row and events"
+    inbox.row(row.id), inbox.events(row.id)
+    yield "expire"
+    assert inbox.expire(at(60))
+    yield "prune"
+    assert inbox.prune(at(60), keep_s=0, limit=1) == 1
+    yield "open_box"
+    inbox.open_box("acme/alice", 2, START)
+
+
+def steps(inbox: SqliteInbox) -> dict[str, int]:
+    """How many instructions of SQLite's virtual machine each operation costs; the same on every machine."""
+    cost: dict[str, int] = {}
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    inbox._db._connection.set_progress_handler(step, 1)
+    name = ""
+    for following in operate(inbox):
+        cost[name] = count
+        name, count = following, 0
+    return {**cost, name: count}
+
+
+def test_no_operation_costs_more_after_a_long_history(tmp_path: Path) -> None:
+    with (
+        SqliteInbox.open(tmp_path / "new" / "record.db") as new,
+        SqliteInbox.open(tmp_path / "old" / "record.db") as old,
+    ):
+        fill(old)
+        cost_new, cost_old = steps(new), steps(old)
+    assert len(cost_new) == 20
+    assert {name: cost for name, cost in cost_old.items() if cost > cost_new[name] * 1.1} == {}
+
+
+def test_no_statement_scans_the_messages(inbox: SqliteInbox) -> None:
+    """Every plan reaches `message` and `event` by a key or through an index of open rows."""
+    seen: set[str] = set()
+    connection = inbox._db._connection
+    connection.set_trace_callback(seen.add)
+    for _ in operate(inbox):
+        pass
+    connection.set_trace_callback(None)
+    plans = {
+        statement: [detail for *_, detail in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        for statement in seen
+        if statement.split()[0] in ("SELECT", "UPDATE", "INSERT", "DELETE")
+    }
+    assert len(plans) > 20
+    scans = {step for plan in plans.values() for step in plan if step.startswith("SCAN")}
+    assert {scan for scan in scans if not scan.startswith(("SCAN lease", "SCAN past_lease", "SCAN taken"))} == {
+        "SCAN message USING INDEX message_open",  # boxes_with_unread: every open row is counted
+        "SCAN (subquery-1)",
+    }
+    used = {
+        step.split(" INDEX ")[1].split()[0] for plan in plans.values() for step in plan if " INDEX message_" in step
+    }
+    assert used == {
+        "message_open",
+        "message_open_by_sender",
+        "message_open_by_expiry",
+        "message_unhinted",
+        "message_pair",
+        "message_done",
+    }
+
+
+def test_one_send_is_one_transaction(inbox: SqliteInbox) -> None:
+    seen: list[str] = []
+    inbox._db._connection.set_trace_callback(seen.append)
+    inbox.append([NewRow("bob", f"acme/{number}", b"hi") for number in range(3)], START)
+    inbox._db._connection.set_trace_callback(None)
+    verbs = [statement.split()[0] for statement in seen]
+    assert verbs.count("BEGIN") == verbs.count("COMMIT") == 1
+    assert (verbs[0], verbs[-1]) == ("BEGIN", "COMMIT")
+
+
+def test_a_claim_is_one_statement(inbox: SqliteInbox) -> None:
+    (row,) = inbox.append(NewRow("bob", "alice", b"hi"), START)
+    lease = listen(inbox, "alice")
+    seen: list[str] = []
+    inbox._db._connection.set_trace_callback(seen.append)
+    inbox.claim(row.id, lease.token, START)
+    inbox.hand_off(row.id, lease.token, "flushed", START)
+    inbox._db._connection.set_trace_callback(None)
+    changes = [statement for statement in seen if statement.startswith("UPDATE message")]
+    assert len(changes) == 2
+    assert all(lease.token.hex().upper() in statement.upper() for statement in changes)
+
+
+def test_five_thousand_unread_rows_are_taken_one_by_one_at_a_constant_price(inbox: SqliteInbox) -> None:
+    """F11: what one hand-off costs does not grow with what waits behind it."""
+    with inbox._db.transaction():
+        inbox._db.execute(_FILL, {"rows": _HISTORY, "now": START.ms})
+        inbox._db.execute("UPDATE message SET state = 'unread', done_ms = NULL")
+        inbox._db.execute("INSERT INTO box VALUES ('acme/alice', 1, ?)", (_HISTORY,))
+    lease = listen(inbox, "acme/")
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    inbox._db._connection.set_progress_handler(step, 1)
+    for rseq in range(1, 6):
+        head = inbox.next_for(["acme/"], lease.token, START)
+        assert head is not None
+        assert head.rseq == rseq
+        assert inbox.claim(head.id, lease.token, START)
+        assert inbox.hand_off(head.id, lease.token, "flushed", START)
+    assert count < 5 * 1000

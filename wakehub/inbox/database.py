@@ -126,18 +126,11 @@ def scripts() -> list[str]:
 def _check_place(path: Path, create: bool) -> None:
     if create:
         files.private_directory(path.parent)
-    else:
-        try:
-            files.check_directory(path.parent)
-        except FileNotFoundError:
-            raise _no_record(path) from None
-        if not os.path.lexists(path):
-            raise _no_record(path)
+    elif os.path.lexists(path.parent):
+        files.check_directory(path.parent)
+    if not create and not os.path.lexists(path):
+        raise NoRecord(f"there is no record at {visible(str(path))}", remedy="run wakehub init")
     check_local(path.parent)
-
-
-def _no_record(path: Path) -> NoRecord:
-    return NoRecord(f"there is no record at {visible(str(path))}", remedy="run wakehub init")
 
 
 def _check_file(path: Path) -> None:
