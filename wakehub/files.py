@@ -82,11 +82,13 @@ def check_socket_directory(path: Path) -> None:
     if size <= MAX_SOCKET_DIRECTORY_BYTES:
         return
     uid = os.geteuid()
-    candidates = (Path(f"/run/user/{uid}/wakehub"), Path.home() / ".wakehub" / "run", Path(f"/tmp/wakehub-{uid}"))
+    home = Path(os.path.expanduser("~"))  # stays "~" for a user without a home
+    candidates = (Path(f"/run/user/{uid}/wakehub"), home / ".wakehub" / "run", Path(f"/tmp/wakehub-{uid}"))
     shorter = next(
         place
         for place in candidates
         if len(os.fsencode(place)) <= MAX_SOCKET_DIRECTORY_BYTES
+        and place.is_absolute()
         and (not place.is_relative_to("/run") or place.parent.is_dir())
     )
     raise Misconfigured(
@@ -406,6 +408,10 @@ class Lock:
                 why=f"{by} holds {visible(str(self.path))}",
                 remedy="use that one, or stop it first",
             ) from None
+        except OSError as error:
+            raise CannotCreate(
+                f"cannot lock {visible(str(self.path))}", why=_why(error), remedy="choose a local file system"
+            ) from error
 
     def _sign(self) -> None:
         """Write down who holds it. That is for people: a full disk does not stand in the way of the lock."""
@@ -444,7 +450,7 @@ def read_holder(path: Path) -> Holder | None:
     """The holder that a lock file names, or None when it cannot be told. The name may be of a process long gone."""
     try:
         found = json.loads(read_owned(path, 4096))
-        return Holder(int(found["pid"]), str(found["since"]))
+        return Holder(int(found["pid"]), visible(str(found["since"])))
     except (OSError, Unsafe, ValueError, KeyError, TypeError):
         return None
 

@@ -1,0 +1,545 @@
+"""Files, directories, locks and sockets of ours (formats.md; awh1.md §6; F43, F46, F48-F50, F53, F58, F63)."""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from wakehub import files
+from wakehub.errors import CannotCreate, Exit, Held, Misconfigured, Unsafe
+from wakehub.files import Lock
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+
+
+def failing(number: int) -> Callable[..., int]:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+# --- directories ---
+
+
+def test_a_directory_and_its_missing_parents_are_made_0700(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        files.private_directory(tmp_path / "a" / "b" / "c")
+    finally:
+        os.umask(umask)
+    assert [mode(tmp_path / part) for part in ("a", "a/b", "a/b/c")] == [0o700] * 3
+    files.private_directory(tmp_path / "a" / "b" / "c")
+
+
+def test_a_parent_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home").chmod(0o755)
+    files.private_directory(tmp_path / "home" / "wakehub")
+    assert mode(tmp_path / "home") == 0o755
+
+
+@pytest.mark.parametrize("bits", [0o701, 0o710, 0o750, 0o755, 0o777, 0o1777, 0o704])
+def test_a_directory_that_others_can_enter_is_refused_and_not_mended(tmp_path: Path, bits: int) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    place.chmod(bits)
+    with pytest.raises(Unsafe, match=rf"{bits:04o}.*chmod 700") as refusal:
+        files.private_directory(place)
+    assert refusal.value.exit is Exit.PERMISSION
+    assert mode(place) == bits
+
+
+def test_links_and_files_are_no_directories(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(0o700)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "file").write_bytes(b"")
+    for name, fault in (("link", "symbolic link"), ("dangling", "symbolic link"), ("file", "not a directory")):
+        with pytest.raises(Unsafe, match=fault):
+            files.private_directory(tmp_path / name)
+    with pytest.raises((CannotCreate, Unsafe), match="file"):
+        files.private_directory(tmp_path / "file" / "below")
+    with pytest.raises(CannotCreate, match="dangling"):
+        files.private_directory(tmp_path / "dangling" / "below")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_directory_of_somebody_else_is_refused_with_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = os.geteuid()
+    somebody_else(monkeypatch)
+    with pytest.raises(Unsafe, match=f"belongs to uid {uid}.*WAKEHUB_HOME"):
+        files.private_directory(tmp_path)
+
+
+def test_a_directory_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "mkdir", failing(errno.EROFS))
+    with pytest.raises(CannotCreate, match="EROFS") as refusal:
+        files.private_directory(tmp_path / "a")
+    assert refusal.value.exit is Exit.CANNOT_CREATE
+
+
+def test_a_directory_that_is_gone_is_unsafe(tmp_path: Path) -> None:
+    with pytest.raises(Unsafe, match="cannot be looked at"):
+        files.check_directory(tmp_path / "gone")
+
+
+def test_what_cannot_be_looked_at_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert files.is_absent(tmp_path / "x")
+    assert files.is_absent(tmp_path / "x" / "y")
+    assert not files.is_absent(tmp_path)
+    assert not files.is_absent(tmp_path / "dangling")
+    monkeypatch.setattr(os, "lstat", failing(errno.EACCES))
+    with pytest.raises(Unsafe, match=r"EACCES.*sandbox"):
+        files.is_absent(tmp_path)
+
+
+# --- reading ---
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> Path:
+    files.create(tmp_path / "owned", b"content")
+    return tmp_path / "owned"
+
+
+def test_a_file_of_ours_is_read(owned: Path) -> None:
+    assert files.read_owned(owned, 7) == b"content"
+    with files.opened(owned) as (fd, stamp):
+        found = owned.stat()
+        assert stamp == files.Stamp(found.st_dev, found.st_ino, found.st_mtime_ns, 7)
+        assert not os.get_inheritable(fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+@pytest.mark.parametrize("bits", [0o400, 0o640, 0o604, 0o644, 0o666, 0o700, 0o4600])
+def test_a_file_with_another_mode_is_not_read(owned: Path, bits: int) -> None:
+    owned.chmod(bits)
+    with pytest.raises(Unsafe, match=f"{bits:04o}.*chmod 600"):
+        files.read_owned(owned, 100)
+
+
+def test_a_file_of_somebody_else_is_not_read(owned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    somebody_else(monkeypatch)
+    with pytest.raises(Unsafe, match="belongs to uid"):
+        files.read_owned(owned, 100)
+
+
+def test_only_regular_files_are_read(tmp_path: Path, owned: Path) -> None:
+    (tmp_path / "link").symlink_to(owned)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "directory").mkdir(0o700)
+    os.mkfifo(tmp_path / "pipe", 0o600)  # and nobody writes to it: opening must not wait
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for name in ("link", "dangling", "directory", "pipe", "socket"):
+            with pytest.raises(Unsafe):
+                files.read_owned(tmp_path / name, 100)
+    with pytest.raises(Unsafe, match="ENOTDIR"):
+        files.read_owned(owned / "below", 100)
+    with pytest.raises(FileNotFoundError):
+        files.read_owned(tmp_path / "absent", 100)
+
+
+def test_no_more_is_read_than_was_bargained_for(owned: Path) -> None:
+    with pytest.raises(Unsafe, match="has 7 bytes: the limit is 6"):
+        files.read_owned(owned, 6)
+    with files.opened(owned) as (fd, stamp):
+        with owned.open("ab") as file:
+            file.write(b"x" * 100)
+        with pytest.raises(Unsafe, match="grew past 50"):
+            files.read_all(fd, stamp, owned, 50)
+
+
+def test_a_large_file_is_read_whole(tmp_path: Path) -> None:
+    content = os.urandom(200_000)
+    files.create(tmp_path / "large", content)
+    assert files.read_owned(tmp_path / "large", 200_000) == content
+
+
+# --- writing ---
+
+
+@pytest.mark.parametrize("write", [files.create, files.replace])
+def test_a_file_is_written_0600_and_nothing_else_is_left(tmp_path: Path, write: Callable[[Path, bytes], None]) -> None:
+    for umask in (0, 0o077, 0o777):
+        before = os.umask(umask)
+        try:
+            write(tmp_path / f"file{umask}", b"x" * 100_000)
+        finally:
+            os.umask(before)
+        assert mode(tmp_path / f"file{umask}") == 0o600
+        assert files.read_owned(tmp_path / f"file{umask}", 100_000) == b"x" * 100_000
+    assert len(os.listdir(tmp_path)) == 3
+
+
+def test_replacing_is_one_step_and_follows_no_link(tmp_path: Path, owned: Path) -> None:
+    with owned.open("rb") as held:
+        files.replace(owned, b"new")
+        assert held.read() == b"content"
+    assert owned.read_bytes() == b"new"
+    (tmp_path / "target").write_bytes(b"target")
+    (tmp_path / "link").symlink_to("target")
+    files.replace(tmp_path / "link", b"new")
+    assert (tmp_path / "target").read_bytes() == b"target"
+    assert not (tmp_path / "link").is_symlink()
+
+
+def test_replacing_mends_the_mode(owned: Path) -> None:
+    owned.chmod(0o666)
+    files.replace(owned, b"new")
+    assert mode(owned) == 0o600
+
+
+def test_creating_never_overwrites(tmp_path: Path, owned: Path) -> None:
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "directory").mkdir()
+    for name in ("owned", "dangling", "directory"):
+        with pytest.raises(FileExistsError):
+            files.create(tmp_path / name, b"new")
+    assert owned.read_bytes() == b"content"
+    assert sorted(os.listdir(tmp_path)) == ["dangling", "directory", "owned"]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename", "fchmod"])
+def test_when_the_disk_refuses_the_old_content_stands(owned: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """F63."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing(errno.ENOSPC))
+        with pytest.raises(CannotCreate, match=r"cannot write .*owned: No space left on device \(ENOSPC\)"):
+            files.replace(owned, b"new")
+    assert owned.read_bytes() == b"content"
+    assert os.listdir(owned.parent) == ["owned"]
+
+
+def test_when_the_disk_refuses_nothing_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for call in ("write", "fsync", "link"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing(errno.EDQUOT))
+            with pytest.raises(CannotCreate, match="EDQUOT"):
+                files.create(tmp_path / "new", b"new")
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
+    files.create(tmp_path / "new", b"0123456789")
+    monkeypatch.undo()
+    assert (tmp_path / "new").read_bytes() == b"0123456789"
+
+
+def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
+    name = "é" * 127
+    files.create(tmp_path / name, b"x")
+    files.replace(tmp_path / name, b"y")
+    assert (tmp_path / name).read_bytes() == b"y"
+
+
+def test_writing_into_nothing_says_so(tmp_path: Path) -> None:
+    for write in (files.create, files.replace):
+        with pytest.raises(CannotCreate, match="ENOENT"):
+            write(tmp_path / "absent" / "file", b"")
+
+
+def test_one_of_many_creates(tmp_path: Path) -> None:
+    outcomes: list[bool] = []
+    start = threading.Barrier(8)
+
+    def attempt(number: int) -> None:
+        start.wait()
+        try:
+            files.create(tmp_path / "one", bytes([number]) * 1000)
+        except FileExistsError:
+            outcomes.append(False)
+        else:
+            outcomes.append(True)
+
+    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [False] * 7 + [True]
+    assert len(set(files.read_owned(tmp_path / "one", 1000))) == 1
+    assert os.listdir(tmp_path) == ["one"]
+
+
+# --- appending ---
+
+
+def test_appending_makes_the_file_and_takes_turns(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with files.appendable(path) as fd:
+        assert mode(path) == 0o600
+        files.write_all(fd, b"one\n")
+        with path.open("rb") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with files.appendable(path) as fd:
+        os.lseek(fd, 0, os.SEEK_SET)
+        assert os.read(fd, 100) == b"one\n"
+        os.lseek(fd, 0, os.SEEK_SET)
+        files.write_all(fd, b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_appending_only_to_a_file_of_ours(tmp_path: Path, owned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(owned)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "directory").mkdir(0o700)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (*(tmp_path / name for name in ("link", "dangling", "directory", "pipe")), owned / "below"):
+        with pytest.raises(Unsafe), files.appendable(path):
+            pass
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(CannotCreate, match="ENOENT"), files.appendable(tmp_path / "absent" / "log"):
+        pass
+    monkeypatch.setattr(os, "open", failing(errno.EACCES))
+    with pytest.raises(Unsafe, match="sandbox"), files.appendable(owned):
+        pass
+
+
+# --- locks ---
+
+HOLD = (
+    "import sys; from pathlib import Path; from wakehub.files import Lock\n"
+    "lock = Lock.acquire(Path(sys.argv[1]), what='a hub'); print('held', flush=True); sys.stdin.read()\n"
+)
+
+
+def holding(path: Path) -> "subprocess.Popen[str]":
+    """Another process that holds the lock until its stdin is closed or it is killed."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "hub.lock"
+    with Lock.acquire(path, what="a hub") as lock:
+        assert mode(path) == 0o600
+        found = json.loads(path.read_bytes())
+        assert found.keys() == {"pid", "start", "since"}
+        assert files.read_holder(path) == files.Holder(os.getpid(), found["since"])
+        with pytest.raises(Held, match=rf"a hub is already running: pid {os.getpid()} since {found['since']}") as held:
+            Lock.acquire(path, what="a hub")
+        assert held.value.exit is Exit.HELD
+        assert lock.is_in_place()
+    assert path.exists()
+    assert not lock.is_in_place()
+    lock.release()
+    Lock.acquire(path, what="a hub").release()
+
+
+def test_the_kernel_releases_the_lock_of_a_killed_process(tmp_path: Path) -> None:
+    path = tmp_path / "hub.lock"
+    with holding(path) as holder:
+        with pytest.raises(Held, match=f"pid {holder.pid}"):
+            Lock.acquire(path, what="a hub")
+        inode = path.stat().st_ino
+        holder.kill()
+        holder.wait()
+        with Lock.acquire(path, what="a hub") as lock:
+            assert path.stat().st_ino == inode
+            assert files.read_holder(path) == files.Holder(os.getpid(), json.loads(path.read_bytes())["since"])
+            assert lock.is_in_place()
+
+
+def test_a_lock_can_be_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "init.lock"
+    taken = threading.Event()
+
+    def wait() -> None:
+        with Lock.acquire(path, what="init", wait=True):
+            taken.set()
+
+    with holding(path) as holder:
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not taken.is_set()
+        holder.communicate()
+        waiting.join()
+    assert taken.is_set()
+
+
+def test_a_lock_file_that_is_taken_away_does_not_make_two_holders(tmp_path: Path) -> None:
+    path = tmp_path / "hub.lock"
+    first = Lock.acquire(path, what="a hub")
+    path.unlink()
+    assert not first.is_in_place()
+    with Lock.acquire(path, what="a hub") as second:
+        assert second.is_in_place()
+        assert not first.is_in_place()
+    first.release()
+
+
+def test_who_waited_for_a_file_that_was_taken_away_takes_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "init.lock"
+    real = fcntl.flock
+
+    def swap(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        path.unlink()
+        files.create(path, b"")
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", swap)
+    with Lock.acquire(path, what="init", wait=True) as lock:
+        assert lock.is_in_place()
+
+
+def test_what_is_no_lock_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"target")
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "directory").mkdir(0o700)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "open").write_bytes(b"")
+    (tmp_path / "open").chmod(0o644)
+    for name in ("link", "directory", "pipe", "open"):
+        with pytest.raises(Unsafe):
+            Lock.acquire(tmp_path / name, what="a hub")
+    assert (tmp_path / "target").read_bytes() == b"target"
+    with pytest.raises(CannotCreate, match="ENOENT"):
+        Lock.acquire(tmp_path / "absent" / "hub.lock", what="a hub")
+
+
+def test_a_full_disk_does_not_stand_in_the_way_of_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "hub.lock"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", failing(errno.ENOSPC))
+        with Lock.acquire(path, what="a hub"):
+            with pytest.raises(Held, match="another process holds"):
+                Lock.acquire(path, what="a hub")
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", failing(errno.ENOLCK))
+        with pytest.raises(CannotCreate, match="ENOLCK"):
+            Lock.acquire(path, what="a hub")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"[]", b"{}", b'{"pid":"x","since":""}', b'{"pid":1}', b"\xff", b"x" * 5000]
+)
+def test_a_holder_that_cannot_be_told(tmp_path: Path, content: bytes) -> None:
+    files.create(tmp_path / "hub.lock", content)
+    assert files.read_holder(tmp_path / "hub.lock") is None
+    assert files.read_holder(tmp_path / "absent") is None
+
+
+def test_a_holder_is_shown_safely(tmp_path: Path) -> None:
+    files.create(tmp_path / "hub.lock", json.dumps({"pid": 7, "since": "\x1b[2J"}).encode())
+    assert files.read_holder(tmp_path / "hub.lock") == files.Holder(7, "\\x1b[2J")
+
+
+# --- sockets ---
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """A directory that is short enough for sockets, wherever the tests run."""
+    with tempfile.TemporaryDirectory(prefix="wh", dir="/tmp") as place:
+        yield Path(place) / "run"
+
+
+def connects(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def test_a_socket_is_bound_private_and_answers(run: Path) -> None:
+    with files.bind_socket(run / "hub.sock", 4) as listener:
+        assert mode(run) == 0o700
+        assert mode(run / "hub.sock") == 0o600
+        assert not listener.getblocking()
+        assert not listener.get_inheritable()
+        assert connects(run / "hub.sock")
+        assert os.listdir(run) == ["hub.sock"]
+
+
+def test_what_a_dead_process_left_is_replaced(run: Path) -> None:
+    files.private_directory(run)
+    for name in ("hub.sock", "hub.sock~"):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(run / name))
+    assert not connects(run / "hub.sock")
+    with files.bind_socket(run / "hub.sock", 4):
+        assert connects(run / "hub.sock")
+        assert os.listdir(run) == ["hub.sock"]
+
+
+@pytest.mark.parametrize("name", ["hub.sock", "hub.sock~"])
+def test_what_is_no_socket_is_never_replaced(run: Path, name: str) -> None:
+    files.private_directory(run)
+    (run / "target").write_bytes(b"target")
+    for make in (
+        lambda path: path.write_bytes(b"x"),
+        lambda path: path.symlink_to("target"),
+        lambda path: path.mkdir(),
+    ):
+        make(run / name)
+        with pytest.raises(Unsafe, match=r"not a socket.*move it away"):
+            files.bind_socket(run / "hub.sock", 4)
+        assert os.path.lexists(run / name)
+        (run / name).rmdir() if (run / name).is_dir() else (run / name).unlink()
+
+
+def test_no_socket_in_a_directory_of_others(run: Path) -> None:
+    run.mkdir()
+    run.chmod(0o755)
+    with pytest.raises(Unsafe, match="0755"):
+        files.bind_socket(run / "hub.sock", 4)
+
+
+def test_a_socket_that_cannot_be_put_in_place_is_closed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "rename", failing(errno.EACCES))
+    with pytest.raises(CannotCreate, match=r"cannot bind .*hub\.sock: Permission denied"):
+        files.bind_socket(run / "hub.sock", 4)
+    assert not connects(run / "hub.sock~")
+
+
+def test_the_directory_of_the_sockets_is_counted_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F46."""
+    files.check_socket_directory(Path("/" + "x" * 86))
+    for path in (Path("/" + "x" * 87), Path("/" + "я" * 44)):
+        with pytest.raises(Misconfigured, match=r"is 8[89] bytes long.*at most 87.*run = \"/") as refusal:
+            files.check_socket_directory(path)
+        assert refusal.value.exit is Exit.CONFIG
+    monkeypatch.setenv("HOME", "/" + "h" * 90)
+    with pytest.raises(Misconfigured, match=r"run = \"/(run/user|tmp/wakehub-)"):
+        files.check_socket_directory(Path("/" + "x" * 87))
+
+
+def test_a_socket_in_the_longest_directory_can_be_bound(run: Path) -> None:
+    place = run / ("x" * (87 - len(os.fsencode(run)) - 1))
+    assert len(os.fsencode(place)) == 87
+    with files.bind_socket(place / "publish.sock", 4):
+        assert connects(place / "publish.sock")
