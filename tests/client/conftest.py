@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scripted_hub import NOW_S
 
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import KeyPair
-
-NOW_S = 1_800_000_000
 
 
 @pytest.fixture

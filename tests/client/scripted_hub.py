@@ -4,6 +4,7 @@
 """
 
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from wakehub.wire.payloads import Error, Hello, Wake, Welcome
 from wakehub.wire.reader import FrameReader
 
 HUB = b"wakehub"
+NOW_S = 1_800_000_000
 
 
 class Link:
@@ -50,6 +52,9 @@ class Link:
     async def admit(self, base_ms: int = 250, jitter_ms: int = 750) -> None:
         """Challenge, take any hello, welcome."""
         await self.challenge()
+        await self.welcome(base_ms, jitter_ms)
+
+    async def welcome(self, base_ms: int = 250, jitter_ms: int = 750) -> None:
         await self.send(Kind.WELCOME, Welcome(1, 0, 0, False, base_ms, jitter_ms).encode())
 
     async def refuse(self, code: ErrorCode, reason: str = "no") -> None:
@@ -59,9 +64,9 @@ class Link:
         payload = Wake(row_id.encode(), namespace, b"bob", b"", watermark).encode()
         await self.send(Kind.WAKE, payload, b"bob")
 
-    async def until_closed(self) -> list[Frame]:
-        """What the client still sends, to its end; pings are answered."""
-        frames = []
+    async def until_closed(self, frames: list[Frame] | None = None) -> list[Frame]:
+        """What the client still sends, to its end, also put into `frames` as it comes; pings are answered."""
+        frames = [] if frames is None else frames
         while (frame := await self.receive()) is not None:
             frames.append(frame)
             if frame.kind is Kind.PING:
@@ -104,8 +109,10 @@ async def serve(path: Path, scripts: Sequence[Script]) -> AsyncIterator[Scripted
                 pass  # the client went first
         ended.set()
 
-    with trio.socket.socket(trio.socket.AF_UNIX) as sock:
-        await sock.bind(os.fspath(path))
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.bind(os.fspath(path))  # not Trio's bind: it takes a thread, and a mock clock does not wait for threads
+        raw.setblocking(False)
+        sock = trio.socket.from_stdlib_socket(raw)
         sock.listen(16)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, handle, [trio.SocketListener(sock)])

@@ -5,26 +5,29 @@ it says which of the known reasons holds and what to do, or that it must be in t
 """
 
 from pathlib import Path
+from typing import Final
 
 from wakehub.client.failures import Failure, HubError
 from wakehub.errors import WakehubError
-from wakehub.identity.allowlist import AllowlistFile, Unusable
+from wakehub.identity.allowlist import AllowlistFile, Entry, Unusable
 from wakehub.identity.delegation import Bundle, Certificate
 from wakehub.identity.keys import load_public, verify
 from wakehub.identity.stamps import NS
 from wakehub.limits import CLOCK_LEEWAY_SECONDS
 from wakehub.visible import visible
 
-_PUBLISHER = "see that the publisher runs: wakehub up"
+_PUBLISHER: Final = "see that the publisher runs: wakehub up"
+_UNSEEN: Final = ("no reason can be seen from here", "the hub's log names it; is it the hub of this owner?")
 
 
 def explain(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> HubError:
     """The 401 with the reason that the files at `allowlist` and `owner_pub` show, and the remedy."""
-    why, remedy = _reason(bundle, allowlist, owner_pub, now_s)
+    why, remedy = reason(bundle, allowlist, owner_pub, now_s) or _UNSEEN
     return HubError(Failure.UNAUTHORIZED, f"the hub refused {visible(bundle.agent_id)} (401)", why=why, remedy=remedy)
 
 
-def _reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> tuple[str, str]:
+def reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> tuple[str, str] | None:
+    """Why a hub must refuse this bundle now (`now_s`: wall clock, seconds) and the remedy; None: nothing is seen."""
     begin, end = bundle.window()
     now = int(now_s) * NS
     name = visible(bundle.agent_id)
@@ -42,11 +45,16 @@ def _reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> t
     entry = found.agents.get(bundle.agent_id)
     if entry is None:
         return f"the allowlist does not show {name}", f"wakehub enroll {name}; {_PUBLISHER}"
+    return _bad_binding(bundle, entry)
+
+
+def _bad_binding(bundle: Bundle, entry: Entry) -> tuple[str, str] | None:
+    anew = f"wakehub delegate {visible(bundle.agent_id)} --ttl 12h"
     if bundle.delegate.public in entry.revoked_keys:
-        return "this session key is revoked", f"wakehub delegate {name} --ttl 12h"
+        return "this session key is revoked", anew
     certificate = Certificate.decode(bundle.certificate)
     if not verify(entry.public, certificate.signed_bytes(), certificate.signature):
-        return f"the delegation is not signed by the key that {name} is enrolled with", f"wakehub delegate {name}"
-    if begin // NS < entry.bound_at // NS:
-        return f"the delegation is older than the enrolment of {name}", f"wakehub delegate {name} --ttl 12h"
-    return "no reason can be seen from here", "the hub's log names it; is it the hub of this owner?"
+        return f"the delegation is not signed by the key that {visible(bundle.agent_id)} is enrolled with", anew
+    if bundle.window()[0] // NS < entry.bound_at // NS:
+        return "the delegation is older than the enrolment", anew
+    return None

@@ -188,7 +188,7 @@ def _note_absence(to: str, inbox: Inbox, receipts: _Receipts) -> None:
     """Say that nobody listens for `to`, and since when."""
     if inbox.leases.resolve(to, Now.read()) is not None:
         return
-    last = inbox.leases.last_holder(to)
+    last = inbox.leases.last_holder(to, Now.read())
     since = f"since {datetime.fromtimestamp(last.ended_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if last else "yet"
     receipts.note(f"nobody is listening for {to} {since}")
 

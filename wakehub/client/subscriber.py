@@ -61,8 +61,8 @@ class Subscriber:
     """Keeps one session for one listener.
 
     `still_ours` says whether the listener's names are still its own; `tell` gets one line per state change, for a
-    person. `new` is true for a name that was enrolled just now: for 5 s a refusal is not worth a word. `wall` is the
-    wall clock in seconds, `draw` gives numbers in [0, 1).
+    person. `is_new` is true for a name that was enrolled just now: the first hello waits up to 5 s until the signed
+    allowlist shows it. `wall` is the wall clock in seconds, `draw` gives numbers in [0, 1).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Subscriber:
         *,
         still_ours: Callable[[], bool],
         tell: Callable[[str], None],
-        new: bool = False,
+        is_new: bool = False,
         wall: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -82,12 +82,11 @@ class Subscriber:
         self._bell = bell
         self._still_ours = still_ours
         self._tell = tell
-        self._new = new
+        self._is_new = is_new
         self._wall = wall
         self._ladder = Ladder(draw)
         self._marks: dict[bytes, int] = {}
         self._told: str | None = None
-        self._quiet_until = -_NEVER
         self._session: HubSession | None = None
         self._bundle: Bundle | None = None
         self._scope = trio.CancelScope()
@@ -95,19 +94,26 @@ class Subscriber:
         self._cut: _Cut | None = None
         self._pong_due = _NEVER
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether a session stands right now."""
-        return self._session is not None
-
     async def run(self) -> None:
         """Hold a session until the name is lost to another process."""
-        if self._new:
-            self._quiet_until = trio.current_time() + ENROLMENT_WAIT_SECONDS
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_clock)
+            if self._is_new:
+                await self._until_listed()
             await self._hold()
             nursery.cancel_scope.cancel()
+
+    async def _until_listed(self) -> None:
+        with trio.move_on_after(ENROLMENT_WAIT_SECONDS):
+            while not self._is_listed():  # noqa: ASYNC110  # files have no event that works everywhere
+                await trio.sleep(FILE_WATCH_MS / 1000)
+
+    def _is_listed(self) -> bool:
+        try:
+            bundle = self._credentials.bundle(self._wall())
+        except WakehubError:
+            return True  # nothing to wait for: the first attempt says what is wrong
+        return diagnosis.reason(bundle, self._place.allowlist, self._place.owner_pub, self._wall()) is None
 
     async def _hold(self) -> None:
         while True:
@@ -177,8 +183,6 @@ class Subscriber:
 
     def _say(self, error: HubError) -> None:
         """Say what is wrong once, until something else is."""
-        if error.failure is Failure.UNAUTHORIZED and trio.current_time() < self._quiet_until:
-            return
         if str(error) != self._told:
             self._told = str(error)
             self._tell(f"{error}; the record is read all the same")

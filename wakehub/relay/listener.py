@@ -180,7 +180,7 @@ class Listener:
         task = self._task
         place = Place(task.config.hub_socket, task.config.allowlist, task.config.owner_pub)
         subscriber = Subscriber(
-            place, task.credentials, self._bell, still_ours=self._is_ours, tell=tell, new=task.is_new
+            place, task.credentials, self._bell, still_ours=self._is_ours, tell=tell, is_new=task.is_new
         )
         nursery.start_soon(subscriber.run)
         if task.options.once:
