@@ -261,6 +261,32 @@ def test_a_refusal_after_a_proven_certificate_costs_two_as_well(world: World, ve
     assert len(verifications) == 2
 
 
+def test_an_agent_that_is_not_there_is_judged_like_one_that_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: the same verifications of messages of the same size, and the same looks at topics."""
+    work: list[tuple[str, int]] = []
+    real_verify, real_may_hold = verifier.keys.verify, verifier.may_hold
+
+    def verify(public: bytes, message: bytes, signature: bytes) -> bool:
+        work.append(("verify", len(message)))
+        return real_verify(public, message, signature)
+
+    def may_hold(agent_id: str, prefixes: tuple[str, ...], topic: bytes) -> bool:
+        work.append(("may_hold", len(topic)))
+        return real_may_hold(agent_id, prefixes, topic)
+
+    monkeypatch.setattr(verifier.keys, "verify", verify)
+    monkeypatch.setattr(verifier, "may_hold", may_hold)
+    spent = []
+    for name in (AGENT, AGENT.replace("bob", "eve")):
+        topics = (b"#other", b"#_inbox/" + name.encode(), b"#acme")
+        claim = world.claim(Bundle.make(name, OTHER, HUB, NOW, 3600), *topics)
+        work.clear()
+        assert isinstance(world.verifier.verify(claim, NOW), Denied)
+        spent.append(list(work))
+    assert spent[0] == spent[1]
+    assert [what for what, _ in spent[0]] == ["may_hold"] * 3 + ["verify"] * 2
+
+
 def test_the_checks_run_in_their_order(world: World) -> None:
     """Take a hello with every fault at once and mend one after the other: the labels come in the documented order."""
     bundle = world.bundle()

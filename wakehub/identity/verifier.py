@@ -22,9 +22,9 @@ the first check that fails, in this order, gives it:
 | window_not_yet, window_expired | now is outside the window |
 | transcript_signature | the hello is not signed by the session key |
 
-No oracle: a refusal costs exactly two Ed25519 verifications, whatever its reason. Where the real key is missing, the
-same bytes are verified against a dummy key; where a certificate was proven before, the saved one is made up for. What
-the peer can vary, the bytes it sends, it knows anyway.
+No oracle: a refusal costs exactly two Ed25519 verifications, whatever its reason. An agent that is not there is judged
+like one that is, by an entry that nobody can satisfy; a certificate that was proven before is made up for. What the
+peer can vary, the bytes it sends, it knows anyway.
 """
 
 import math
@@ -34,8 +34,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from wakehub.identity import keys
-from wakehub.identity.allowlist import Allowlist, AllowlistFile, Entry, Unusable
+from wakehub.identity import delegation, keys
+from wakehub.identity.allowlist import POSSESSION_PROOF, Allowlist, AllowlistFile, Entry, Unusable
 from wakehub.identity.delegation import Certificate
 from wakehub.identity.scope import may_hold
 from wakehub.identity.stamps import NS
@@ -107,110 +107,100 @@ class DelegationVerifier:
         self._allowlist = allowlist
         self._monotonic = monotonic
         self._proven: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
-        dummy = keys.KeyPair.generate()  # its private half is forgotten here: nobody can sign for it
-        self._dummy = (dummy.public, b"", dummy.sign(b""))
+        # What stands in for an agent and a certificate that are not there. Nobody holds the key that would prove it.
+        self._nobody = Entry("", keys.KeyPair.generate().public, POSSESSION_PROOF, 0)
+        self._nothing = delegation.mint("nobody", keys.KeyPair.generate(), self._nobody.public, hub_id, 0, 1)
 
     def verify(self, claim: Claim, now_s: float) -> Identity | Denied:
         certificate = _decoded(claim.certificate)
         allowlist = self._allowlist.current(now_s, self._monotonic())
-        bound = self._bound(claim.agent_id, claim.key, certificate, allowlist, claim.topics)
-        if isinstance(bound, Denied):
-            self._verify_in_vain(certificate)
-            keys.verify(claim.key, self._transcript(claim), claim.signature)
-            return bound
-        proven = (claim.certificate, bound.entry.public) in self._proven
-        certified = self._is_certified(claim.certificate, bound)
+        entry = self._entry(claim.agent_id, allowlist)
+        fault = self._binding_fault(claim.agent_id, claim.key, certificate, allowlist, entry, claim.topics)
+        certificate = certificate or self._nothing
+        was_proven = (claim.certificate, entry.public) in self._proven
+        certified = self._is_certified(claim.certificate, certificate, entry.public)
         signed = keys.verify(claim.key, self._transcript(claim), claim.signature)
-        if not certified:
-            return Denied("certificate_signature")
-        fault = window_fault(bound.certificate, now_s) or ("" if signed else "transcript_signature")
-        if not fault:
-            return Identity(claim.agent_id, claim.key, claim.certificate, bound.entry.prefixes)
-        if proven:
-            self._verify_in_vain(certificate)
-        return Denied(fault)
+        label = (
+            fault
+            or ("" if certified else "certificate_signature")
+            or window_fault(certificate, now_s)
+            or ("" if signed else "transcript_signature")
+        )
+        if not label:
+            return Identity(claim.agent_id, claim.key, claim.certificate, entry.prefixes)
+        if was_proven:
+            keys.verify(self._nobody.public, certificate.signed_bytes(), certificate.signature)
+        return Denied(label)
 
     def revalidate(self, identity: Identity, now_s: float) -> Identity | Denied | Stale:
+        certificate = _decoded(identity.certificate)
         found = self._allowlist.current(now_s, self._monotonic())
-        is_stale = isinstance(found, Unusable) and found.stale is not None
-        allowlist = found.stale or found if isinstance(found, Unusable) else found
-        bound = self._bound(identity.agent_id, identity.key, _decoded(identity.certificate), allowlist, ())
-        if isinstance(bound, Denied):
-            return bound
-        if not self._is_certified(identity.certificate, bound):
-            return Denied("certificate_signature")
-        if fault := window_fault(bound.certificate, now_s):
+        allowlist = (found.stale or found) if isinstance(found, Unusable) else found
+        entry = self._entry(identity.agent_id, allowlist)
+        fault = self._binding_fault(identity.agent_id, identity.key, certificate, allowlist, entry, ())
+        if fault or certificate is None:
             return Denied(fault)
-        if is_stale:
+        if not self._is_certified(identity.certificate, certificate, entry.public):
+            return Denied("certificate_signature")
+        if fault := window_fault(certificate, now_s):
+            return Denied(fault)
+        if allowlist is not found:
             return Stale()
-        return Identity(identity.agent_id, identity.key, identity.certificate, bound.entry.prefixes)
+        return Identity(identity.agent_id, identity.key, identity.certificate, entry.prefixes)
 
-    def _bound(
+    def _entry(self, agent_id: str, allowlist: Allowlist | Unusable) -> Entry:
+        return self._nobody if isinstance(allowlist, Unusable) else allowlist.agents.get(agent_id, self._nobody)
+
+    def _binding_fault(
         self,
         agent_id: str,
         key: bytes,
         certificate: Certificate | None,
         allowlist: Allowlist | Unusable,
+        entry: Entry,
         topics: tuple[bytes, ...],
-    ) -> "_Bound | Denied":
-        """Everything that is decided without a signature, in the order of the table."""
-        if not _is_id(agent_id):
-            return Denied("bad_id")
-        if certificate is None:
-            return Denied("bad_certificate")
-        if certificate.principal != agent_id:
-            return Denied("principal_mismatch")
-        if certificate.hub_id != self._hub_id:
-            return Denied("hub_mismatch")
-        if certificate.delegate_key != key:
-            return Denied("key_mismatch")
-        if isinstance(allowlist, Unusable):
-            return Denied(f"allowlist_{allowlist.label}")
-        entry = allowlist.agents.get(agent_id)
-        if entry is None:
-            return Denied("unknown_agent")
-        if key in entry.revoked_keys:
-            return Denied("revoked_key")
-        if certificate.window()[0] // NS < entry.bound_at // NS:
-            return Denied("before_binding")
-        if not all(may_hold(agent_id, entry.prefixes, topic) for topic in topics):
-            return Denied("topic")
-        if not entry.may_delegate():
-            return Denied("bind_authority")
-        return _Bound(certificate, entry)
+    ) -> str:
+        """The label of the first check without a signature that fails, in the order of the table; empty if none does.
 
-    def _is_certified(self, wire: bytes, bound: "_Bound") -> bool:
-        """Whether the enrolled key signed the certificate; successes are remembered by certificate and key."""
-        proof = (wire, bound.entry.public)
+        What depends on the allowlist is looked at in full, whether or not the agent is in it.
+        """
+        if not _is_id(agent_id):
+            return "bad_id"
+        if certificate is None:
+            return "bad_certificate"
+        if certificate.principal != agent_id:
+            return "principal_mismatch"
+        if certificate.hub_id != self._hub_id:
+            return "hub_mismatch"
+        if certificate.delegate_key != key:
+            return "key_mismatch"
+        if isinstance(allowlist, Unusable):
+            return f"allowlist_{allowlist.label}"
+        checks = (
+            ("unknown_agent", entry is not self._nobody),
+            ("revoked_key", key not in entry.revoked_keys),
+            ("before_binding", certificate.window()[0] // NS >= entry.bound_at // NS),
+            ("topic", {may_hold(agent_id, entry.prefixes, topic) for topic in topics} <= {True}),
+            ("bind_authority", entry.may_delegate()),
+        )
+        return next((label for label, holds in checks if not holds), "")
+
+    def _is_certified(self, wire: bytes, certificate: Certificate, public: bytes) -> bool:
+        """Whether `public` signed the certificate; successes are remembered by certificate and key."""
+        proof = (wire, public)
         if proof in self._proven:
             self._proven.move_to_end(proof)
             return True
-        certificate = bound.certificate
-        if not keys.verify(bound.entry.public, certificate.signed_bytes(), certificate.signature):
+        if not keys.verify(public, certificate.signed_bytes(), certificate.signature):
             return False
         self._proven[proof] = None
         if len(self._proven) > CERTIFICATE_CACHE_ENTRIES:
             self._proven.popitem(last=False)
         return True
 
-    def _verify_in_vain(self, certificate: Certificate | None) -> None:
-        """Spend the time of one verification, over the peer's own bytes where it sent a certificate."""
-        if certificate is None:
-            keys.verify(*self._dummy)
-        else:
-            keys.verify(self._dummy[0], certificate.signed_bytes(), certificate.signature)
-
     def _transcript(self, claim: Claim) -> bytes:
         agent_id = claim.agent_id.encode() if _is_id(claim.agent_id) else b""
         return transcript.hello(self._hub_id.encode(), claim.nonce, agent_id, claim.topics)
-
-
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """A certificate and the enrolment that it rests on."""
-
-    certificate: Certificate
-    entry: Entry
 
 
 def window_fault(certificate: Certificate, now_s: float) -> str:
