@@ -10,7 +10,7 @@ import trio
 from scripted_hub import HUB, Link, serve
 
 from wakehub.client.connection import connect
-from wakehub.client.failures import Failure, HubError, from_os_error
+from wakehub.client.failures import Failure, HubError
 from wakehub.errors import ErrorCode, Exit
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import verify
@@ -126,18 +126,6 @@ async def test_a_socket_that_nobody_serves_is_refused(run_directory: Path, bundl
         async with connect(run_directory / "hub.sock", bundle):
             pass
     assert caught.value.failure is Failure.REFUSED
-
-
-@pytest.mark.parametrize("number", ["EPERM", "EACCES"])
-def test_a_sandbox_is_never_reported_as_not_running(number: str) -> None:
-    import errno
-
-    error = from_os_error(OSError(getattr(errno, number), os.strerror(getattr(errno, number))), Path("/r/hub.sock"))
-    assert error.failure is Failure.DENIED
-    assert error.exit is Exit.PERMISSION
-    assert "sandbox" in str(error)
-    assert "/r/hub.sock" in error.remedy
-    assert "running" not in str(error)
 
 
 @pytest.mark.parametrize(
