@@ -101,6 +101,7 @@ MAX_AUDIT_LINE_BYTES: Final = 8_192
 LOG_REPEAT_SECONDS: Final = 10
 RECEIVE_BYTES: Final = 16_384
 LISTEN_BACKLOG: Final = 512
+EGRESS_RESERVE_SHARE: Final = 8
 STATS_DEADLINE_MS: Final = 2_000
 
 # --- ours: client ---
@@ -220,6 +221,15 @@ class HubLimits:
     known_agents: int = MAX_KNOWN_AGENTS
     reconnect_base_ms: int = RECONNECT_BASE_MS
     reconnect_jitter_ms: int = RECONNECT_JITTER_MS
+
+    @property
+    def egress_reserve(self) -> int:
+        """Bytes of `egress_bytes` that wakes leave to answers: as many as one queue holds, and at most an eighth.
+
+        A full hub must be able to say so: 507 leaves a session open (awh1.md §5.4), and an answer that does not fit
+        ends it.
+        """
+        return min(self.queued_bytes, self.egress_bytes // EGRESS_RESERVE_SHARE)
 
     def __post_init__(self) -> None:
         for field in fields(self):

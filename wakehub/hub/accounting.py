@@ -10,9 +10,9 @@ class Budget:
         self.limit = limit
         self.used = 0
 
-    def charge(self, size: int) -> bool:
-        """Charge `size` bytes and return True, or change nothing and return False."""
-        if self.used + size > self.limit:
+    def charge(self, size: int, spare: int = 0) -> bool:
+        """Charge `size` bytes and return True, or change nothing and return False when `spare` would not be left."""
+        if self.used + size > self.limit - spare:
             return False
         self.used += size
         return True

@@ -20,7 +20,7 @@ from wakehub.hub.counters import Counters, Gauges
 from wakehub.hub.pending import KnownAgents, PendingSet
 from wakehub.hub.ratelimit import TokenBucket
 from wakehub.hub.router import Router
-from wakehub.hub.send_queue import Overflow, SendQueue
+from wakehub.hub.send_queue import SendQueue
 from wakehub.hub.session import Session
 from wakehub.identity.keys import verify
 from wakehub.identity.scope import inbox_topic, may_hold
@@ -68,6 +68,7 @@ class Hub:
         self._router = Router()
         self._known = KnownAgents(limits.known_agents)
         self._egress = Budget(limits.egress_bytes)
+        self._spare = limits.egress_reserve
         self._starved: dict[Session, None] = {}
         self._last_number = 0
         self._handlers: dict[Kind, Callable[[Session, Frame, bytes, int, int], None]] = {
@@ -95,7 +96,12 @@ class Hub:
         return session
 
     def admit(self, session: Session, claim: Claim, verdict: Identity | Denied, now_us: int) -> None:
-        """Admission is one synchronous step (§5.3): nothing can slip in before the welcome."""
+        """Admission is one synchronous step (§5.3): nothing can slip in before the welcome.
+
+        A connection that was closed while its claim was verified is let go.
+        """
+        if not session.is_open:
+            return
         if isinstance(verdict, Denied):
             self._refuse(session, ErrorCode.UNAUTHORIZED, "unauthorized", "hello", verdict.label, claim.agent_id)
             return
@@ -109,13 +115,15 @@ class Hub:
         for topic in claim.topics:
             session.topics[topic] = None
             self._router.subscribe(topic, session)
-        self._know(agent)
+        self._known.enter(agent)
+        self._evict()
         previous = self._router.install(agent, session)
         if previous is not None:
             self.counters.sessions_replaced += 1
             self._error(previous, ErrorCode.REPLACED, "session replaced")
             self._close(previous, "replaced")
-        pending = self._known.take(agent)
+        pending = self._pending_of(agent)
+        self.journal.append(Entry("agent connected", agent, {"session": session.number, "pending": pending.count}))
         welcome = Welcome(
             session.number,
             pending.count,
@@ -124,9 +132,9 @@ class Hub:
             self.limits.reconnect_base_ms,
             self.limits.reconnect_jitter_ms,
         )
-        self._control(session, Kind.WELCOME, welcome.encode())
-        self._replay(session, PendingSet(len(pending.ids), pending.ids))
-        self.journal.append(Entry("agent connected", agent, {"session": session.number, "pending": pending.count}))
+        if self._control(session, Kind.WELCOME, welcome.encode()):
+            pending.welcomed()
+            self._replay(session)
 
     # --- a frame comes ----------------------------------------------------------------------------------------
 
@@ -135,6 +143,7 @@ class Hub:
 
         Returns the claim of a well-formed hello, which the server has verified and hands to `admit`; else None.
         """
+        assert session.is_open, "nothing that comes from a closed connection is looked at"
         self.counters.frames_in += 1
         if not session.bucket.take(1, now_us):
             self._rate_limited(session, "frame rate exceeded", "rate_limited", now_us)
@@ -266,36 +275,41 @@ class Hub:
 
     def _deliver(self, recipient: Session, raw: bytes, row_id: bytes, deadline_ms: int) -> bool:
         """Queue a wake; when it does not fit, its id goes to the recipient's pending set, to be made good (§5.6)."""
-        overflow = recipient.queue.push(raw, deadline_ms)
+        overflow = recipient.queue.push(raw, deadline_ms, self._spare)
         if overflow is None:
             self.dirty.append(recipient)
             return True
         self.counters.overflow[overflow.value] += 1
-        pending = self._known.pending(recipient.agent)
-        assert pending is not None, "a connected agent is known"
-        self._retain(pending, row_id)
-        self._owe(recipient, overflow)
+        self._retain(self._pending_of(recipient.agent), row_id)
+        if not recipient.owed:
+            self.journal.append(Entry("recipient overflow", recipient.agent, {"cause": overflow.value}))
+        self._owe(recipient)
         return False
 
     def _retain(self, pending: PendingSet, row_id: bytes) -> None:
         pending.record(row_id)
         self.counters.pending_coalesced += 1
 
-    def _owe(self, recipient: Session, overflow: Overflow) -> None:
-        if not recipient.owed:
-            recipient.owed = True
-            self.journal.append(Entry("recipient overflow", recipient.agent, {"cause": overflow.value}))
+    def _owe(self, recipient: Session) -> None:
+        recipient.owed = True
         if not recipient.queue:
             # Its own queue will not drain again to trigger the healing: the hub-wide budget has to.
             self._starved[recipient] = None
 
-    def _replay(self, session: Session, pending: PendingSet) -> None:
-        """Queue a hub-made wake for each retained id; what does not fit stays retained."""
-        ids = list(pending.ids)
-        if not ids and pending.lagged:
-            ids = [b""]
-        for row_id in ids:
-            self._deliver(session, self._made_wake(session.agent, row_id), row_id, 0)
+    def _replay(self, session: Session) -> None:
+        """Queue a hub-made wake for each retained id; from the first that does not fit on they stay retained."""
+        pending = self._pending_of(session.agent)
+        for row_id in pending.waiting():
+            if session.queue.push(self._made_wake(session.agent, row_id), 0, self._spare) is not None:
+                self._owe(session)
+                return
+            pending.replayed(row_id)
+            self.dirty.append(session)
+
+    def _pending_of(self, agent: bytes) -> PendingSet:
+        pending = self._known.pending(agent)
+        assert pending is not None, "a connected agent is known"
+        return pending
 
     def _made_wake(self, agent: bytes, row_id: bytes) -> bytes:
         topic = inbox_topic(agent.decode())
@@ -332,17 +346,17 @@ class Hub:
         if session.owed and not session.queue:
             self._heal(session)
         while self._starved:
-            other = next(iter(self._starved))
-            del self._starved[other]
-            if other.owed and not other.queue:
-                self._heal(other)
-            if other in self._starved:
-                return  # the space that came back is used up
+            longest = next(iter(self._starved))
+            if longest.owed and not longest.queue:
+                self._heal(longest)
+                if longest.owed and not longest.queue:
+                    return  # the space that came back is used up
+            self._starved.pop(longest, None)
 
     def _heal(self, session: Session) -> None:
         session.owed = False
-        if session.is_open and session.agent in self._known:
-            self._replay(session, self._known.take(session.agent))
+        if session.is_open:
+            self._replay(session)
 
     # --- a connection goes ------------------------------------------------------------------------------------
 
@@ -350,16 +364,15 @@ class Hub:
         """The connection is closed, however it ended: what was not written goes to who is owed it (§5.10)."""
         self._close(session, "disconnected")
         self._sessions.pop(session, None)
-        self._starved.pop(session, None)
         left = session.queue.clear()
         if session.agent in self._known:
-            for raw, _ in left:
-                if kind_of(raw) == Kind.WAKE:
-                    self._make_good(session.agent, Wake.decode(decode(raw).payload).row_id)
+            self._make_good(session.agent, [raw for raw, _ in left])
         self._released(session)
 
     def drop(self, session: Session, cause: str, label: str = "") -> None:
         """Close silently for a reason of the hub's own: the handshake deadline, a failed revalidation."""
+        if not session.is_open:
+            return
         self._count_refusal(session, cause, label)
         self._close(session, cause)
 
@@ -369,14 +382,16 @@ class Hub:
             self._count_refusal(session, "malformed", "eof")
         self._close(session, "disconnected")
 
-    def _make_good(self, agent: bytes, row_id: bytes) -> None:
+    def _make_good(self, agent: bytes, unwritten: list[bytes]) -> None:
+        """Retain what the frames told; if the agent has a newer session already, it is told at once."""
+        pending = self._pending_of(agent)
+        for raw in unwritten:
+            row_id = _told_by(raw)
+            if row_id is not None:
+                self._retain(pending, row_id)
         newer = self._router.route(agent)
-        if newer is not None:
-            self._deliver(newer, self._made_wake(agent, row_id), row_id, 0)
-        else:
-            pending = self._known.pending(agent)
-            assert pending is not None
-            self._retain(pending, row_id)
+        if newer is not None and not newer.owed:
+            self._replay(newer)
 
     def _close(self, session: Session, why: str) -> None:
         if not session.is_open:
@@ -390,6 +405,7 @@ class Hub:
         if was_in_session:
             if self._router.remove(session.agent, session):
                 self._known.leave(session.agent)
+                self._evict()
             self.journal.append(Entry("agent disconnected", session.agent, {"session": session.number, "why": why}))
         self.dirty.append(session)
 
@@ -475,22 +491,33 @@ class Hub:
     def _error(self, session: Session, code: ErrorCode, reason: str) -> None:
         self._control(session, Kind.ERROR, Error(code, reason).encode())
 
-    def _control(self, session: Session, kind: Kind, payload: bytes = b"") -> None:
+    def _control(self, session: Session, kind: Kind, payload: bytes = b"") -> bool:
+        """Queue a frame of the hub's own; False when the session is closed, by now or because it did not fit (§5.4)."""
         if not session.is_open:
-            return
+            return False
         raw = encode(Frame(kind, self.hub_id, session.agent, payload))
         if session.queue.push(raw) is None:
             self.dirty.append(session)
-        else:
-            self.drop(session, "own_queue")
+            return True
+        self.drop(session, "own_queue")
+        return False
 
     def _may_use(self, session: Session, topic: bytes) -> bool:
         identity = session.identity
         assert identity is not None
         return may_hold(identity.agent_id, identity.prefixes, topic)
 
-    def _know(self, agent: bytes) -> None:
-        evicted = self._known.enter(agent)
-        if evicted is not None:
+    def _evict(self) -> None:
+        while (evicted := self._known.evict()) is not None:
             self.counters.pending_evicted += 1
             self.journal.append(Entry("agent evicted", evicted))
+
+
+def _told_by(raw: bytes) -> bytes | None:
+    """The row id that a frame would have told its recipient of, empty for "some id"; None when it tells of none."""
+    frame = decode(raw)
+    if frame.kind is Kind.WAKE:
+        return Wake.decode(frame.payload).row_id
+    if frame.kind is Kind.WELCOME and Welcome.decode(frame.payload).lagged:
+        return b""
+    return None

@@ -26,6 +26,23 @@ class PendingSet:
         else:
             self.ids[row_id] = None
 
+    def welcomed(self) -> None:
+        """The agent was told the count and `lagged`; the ids still wait."""
+        self.count = len(self.ids)
+        self.lagged = False
+
+    def waiting(self) -> list[bytes]:
+        """The ids to wake the agent with, in order, and an empty one for those that are lost (`lagged`)."""
+        return [*self.ids, b""] if self.lagged else list(self.ids)
+
+    def replayed(self, row_id: bytes) -> None:
+        """One of `waiting` waits no more."""
+        if row_id:
+            del self.ids[row_id]
+        else:
+            self.lagged = False
+        self.count = self.count - 1 if self.ids or self.lagged else 0
+
 
 @dataclass(slots=True)
 class _Known:
@@ -36,8 +53,8 @@ class _Known:
 class KnownAgents:
     """Agents that completed a hello since the start and have not departed; at most `limit`.
 
-    When it is full, a newcomer displaces the absent agent with the least pending, among those the one longest absent.
-    Connected agents are never displaced: their number has a ceiling of its own.
+    When there are more, the absent agent with the least pending goes, among those the one longest absent. Connected
+    agents are never displaced: their number has a ceiling of its own, and who is one too many goes when it leaves.
     """
 
     def __init__(self, limit: int) -> None:
@@ -51,18 +68,12 @@ class KnownAgents:
     def __contains__(self, agent: bytes) -> bool:
         return agent in self._agents
 
-    def enter(self, agent: bytes) -> bytes | None:
-        """Mark `agent` known and connected; return the agent evicted for it, if any."""
-        known = self._agents.get(agent)
-        if known is not None:
-            known.absent_since = 0
-            return None
-        evicted = self._evict() if len(self._agents) >= self._limit else None
-        self._agents[agent] = _Known()
-        return evicted
+    def enter(self, agent: bytes) -> None:
+        """Mark `agent` known and connected; see `evict`."""
+        self._agents.setdefault(agent, _Known()).absent_since = 0
 
     def leave(self, agent: bytes) -> None:
-        """`agent` is no longer connected; it stays known."""
+        """`agent` is no longer connected; it stays known, but see `evict`."""
         known = self._agents.get(agent)
         if known is not None:
             self._departures += 1
@@ -77,13 +88,10 @@ class KnownAgents:
         known = self._agents.get(agent)
         return None if known is None else known.pending
 
-    def take(self, agent: bytes) -> PendingSet:
-        """Take and clear what waits for a known agent."""
-        known = self._agents[agent]
-        taken, known.pending = known.pending, PendingSet()
-        return taken
-
-    def _evict(self) -> bytes | None:
+    def evict(self) -> bytes | None:
+        """Forget one absent agent if there are more than `limit`; return it, None when nobody has to go or can."""
+        if len(self._agents) <= self._limit:
+            return None
         absent = [
             (known.pending.count, known.absent_since, agent)
             for agent, known in self._agents.items()

@@ -41,17 +41,18 @@ class SendQueue:
         """A slow consumer: at least half of the bytes are taken."""
         return self.size * 2 >= self._max_bytes
 
-    def push(self, raw: bytes, deadline_ms: int = 0) -> Overflow | None:
+    def push(self, raw: bytes, deadline_ms: int = 0, spare: int = 0) -> Overflow | None:
         """Queue a whole frame, or say what is full and change nothing.
 
-        `deadline_ms` (ms since the epoch, 0: never) is when it is no longer worth sending.
+        `deadline_ms` (ms since the epoch, 0: never) is when it is no longer worth sending; `spare` is how many bytes of
+        the hub-wide budget it must leave to others.
         """
         size = len(raw) - PREFIX_BYTES
         if len(self._entries) >= self._max_frames:
             return Overflow.FRAMES
         if self.size + size > self._max_bytes:
             return Overflow.BYTES
-        if not self._egress.charge(size):
+        if not self._egress.charge(size, spare):
             return Overflow.EGRESS
         self.size += size
         self._entries.append((raw, deadline_ms))
