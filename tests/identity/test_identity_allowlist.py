@@ -242,7 +242,6 @@ def entry_without(key: str) -> dict[str, Any]:
         document(entry(pubkey_b64=b64(b"\2" * 33))),
         document(entry(pubkey_b64="")),
         document(entry(pubkey_b64=None)),
-        document(entry(bind_authority="")),
         document(entry(bind_authority="a\tb")),
         document(entry(bind_authority=None)),
         document(entry(bound_at="2026-09-21T14:13:51Z")),
@@ -326,6 +325,18 @@ def test_who_may_delegate(authority: str, agent_id: str, may: bool) -> None:
 def label(world: World, now_s: float = NOW) -> str:
     found = world.file.current(now_s, world.mono_s)
     return found.label if isinstance(found, Unusable) else "usable"
+
+
+@pytest.mark.parametrize("authority", ["", "x" * 129, "anything at all"])
+def test_any_other_authority_loads_and_cannot_delegate(authority: str) -> None:
+    assert not parse(jws(document(entry(bind_authority=authority))), OWNER.public).agents["bob"].may_delegate()
+
+
+def test_an_empty_file_is_told_for_what_it_is(world: World) -> None:
+    world.file.path.write_bytes(b"")
+    found = world.file.current(NOW, 0)
+    assert isinstance(found, Unusable)
+    assert (found.label, "not read" in found.detail) == ("unsigned", False)
 
 
 def test_a_good_file_is_usable(world: World) -> None:

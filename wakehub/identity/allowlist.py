@@ -194,10 +194,13 @@ def _entry(item: object) -> Entry:
     prefixes = strict_json.array(found, "readable_prefixes")
     if len(prefixes) > MAX_PREFIXES:
         raise ValueError(f"more than {MAX_PREFIXES} readable_prefixes")
+    authority = strict_json.text(found, "bind_authority")  # any word loads; few may delegate
+    if has_control(authority):
+        raise ValueError("bind_authority holds a control character")
     return Entry(
         agent_id=_name(found["agent_id"], "agent_id", MAX_ID_BYTES),
         public=unb64_key(strict_json.text(found, "pubkey_b64")),
-        bind_authority=_name(found["bind_authority"], "bind_authority", MAX_ID_BYTES),
+        bind_authority=authority,
         bound_at=stamps.parse(strict_json.text(found, "bound_at")),
         revoked_keys=frozenset(_revoked(key) for key in strict_json.array(found, "revoked_keys")),
         prefixes=tuple(_name(prefix, "readable_prefixes", MAX_PREFIX_BYTES) for prefix in prefixes),
@@ -224,7 +227,7 @@ class AllowlistFile:
         self.owner_public = owner_public
         self._stamp: files.Stamp | None = None
         self._read_at = 0.0
-        self._data = b""
+        self._data: bytes | None = None
         self._parsed: Allowlist | Refused = Unsigned("not read yet")
 
     def current(self, now_s: float, mono_s: float) -> Allowlist | Unusable:
