@@ -30,7 +30,8 @@ from wakehub.identity.verifier import Claim, Denied, Identity, Stale
 from wakehub.limits import HubLimits
 from wakehub.server.listener import Listener
 from wakehub.server.notify import Notifier
-from wakehub.server.serve import Server, Sockets
+from wakehub.server.serve import Server
+from wakehub.server.sockets import Sockets
 from wakehub.wire.frames import Frame, Kind, decode, encode
 from wakehub.wire.payloads import Error, Hello, Wake
 from wakehub.wire.reader import FrameReader

@@ -16,7 +16,7 @@ from wakehub.limits import (
     TEARDOWN_FLUSH_MS,
     HubLimits,
 )
-from wakehub.server.serve import Sockets
+from wakehub.server.sockets import Sockets
 from wakehub.wire.frames import Frame, Kind, encode
 from wakehub.wire.payloads import Wake, Welcome
 

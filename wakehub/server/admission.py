@@ -1,8 +1,7 @@
 """Who gets a connection at all: the kernel's word on the peer, the ceiling, and the accept loop (awh1.md §4.1, §5.1).
 
-A refused uid gets not one byte and takes no slot. At the ceiling a peer gets its 507 off the accept loop, so that one
-who does not read holds nobody up. When accept() fails for want of descriptors or memory, that is logged once per
-change, the loop pauses and goes on: it never spins and never ends.
+A refused uid gets not one byte and takes no slot. When accept() fails, for want of descriptors or memory, that is
+logged once per change, the loop pauses and goes on: it never spins and never ends.
 """
 
 import contextlib
@@ -16,42 +15,45 @@ import trio
 from wakehub.identity import peercred
 from wakehub.identity.peercred import PeerCredentials
 from wakehub.limits import ACCEPT_PAUSE_MS
+from wakehub.server.listener import Listener
 
-_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_REMEDIES = {
+    "EMFILE": "raise this process's limit of open files (ulimit -n, LimitNOFILE=)",
+    "ENFILE": "raise the system's limit of open files (fs.file-max)",
+}
 _BATCH = 64
 
 
 async def accept_forever(
-    listener: socket.socket,
+    listener: Listener,
     authorizer: peercred.Authorizer,
     take: Callable[[socket.socket, PeerCredentials], None],
     refused: Callable[[PeerCredentials | None], None],
     log: Any,
 ) -> None:
-    """Accept from a non-blocking `listener` until cancelled; hand each authorized socket (non-blocking) to `take`.
+    """Accept until cancelled, from whichever socket `listener` has; hand each authorized one (non-blocking) to `take`.
 
     `take` owns the socket from then on; `refused` is told of a peer whose credentials were not accepted.
     """
-    short_of = ""
+    failing = ""
     while True:
-        await trio.lowlevel.wait_readable(listener)
+        with contextlib.suppress(trio.ClosedResourceError):  # bound anew: the next turn waits for the new one
+            await trio.lowlevel.wait_readable(listener.sock)
         for _ in range(_BATCH):
             try:
-                sock, _address = listener.accept()
-            except BlockingIOError:
+                sock, _address = listener.sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):  # nobody any more
                 break
             except OSError as error:
-                if error.errno not in _SHORTAGE:
-                    break  # the peer has gone already
-                name = errno.errorcode[error.errno]
-                if name != short_of:
-                    log.error("accept fails", error=name, remedy="raise the limit of open files")
-                    short_of = name
+                name = errno.errorcode.get(error.errno or 0, str(error))
+                if name != failing:
+                    log.error("accept fails", error=name, remedy=_REMEDIES.get(name, "it is tried again"))
+                    failing = name
                 await trio.sleep(ACCEPT_PAUSE_MS / 1000)
                 break
-            if short_of:
+            if failing:
                 log.info("accept works again")
-                short_of = ""
+                failing = ""
             _gate(sock, authorizer, take, refused)
 
 
@@ -71,6 +73,17 @@ def _gate(
         return
     sock.setblocking(False)
     take(sock, peer)
+
+
+def turn_away(sock: socket.socket, answer: bytes) -> None:
+    """Write a frame to a fresh non-blocking socket and close it.
+
+    The buffer of a socket that was just accepted holds a frame, and the peer can read it after the close. So a refusal
+    takes no task, no time and no descriptor beyond this call: none can pile up, and each surplus peer is answered.
+    """
+    with contextlib.suppress(OSError):  # gone already
+        sock.send(answer)
+    sock.close()
 
 
 async def say_and_close(sock: socket.socket, data: bytes, deadline_ms: int, done: Callable[[], None]) -> None:

@@ -12,17 +12,16 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import trio
 
-from wakehub import __version__, files, log
+from wakehub import __version__, log
 from wakehub.config import Config
-from wakehub.errors import CannotCreate, ErrorCode, Exit, WakehubError
-from wakehub.files import Lock
+from wakehub.errors import ErrorCode, Exit, Unsafe, WakehubError
 from wakehub.hub.hub import Entry, Hub
 from wakehub.hub.session import Session
 from wakehub.identity.allowlist import AllowlistFile
@@ -30,22 +29,23 @@ from wakehub.identity.keys import load_public
 from wakehub.identity.peercred import Authorizer, PeerCredentials, SameUidAuthorizer
 from wakehub.identity.verifier import Claim, DelegationVerifier, DenyAllVerifier, HelloVerifier
 from wakehub.limits import (
+    ACCEPT_PAUSE_MS,
     DRAIN_MS,
     MAX_HANDSHAKES_IN_VERIFICATION,
-    MAX_REFUSALS_AT_ONCE,
     MAX_STATS_READERS,
     NONCE_BYTES,
-    REFUSAL_DEADLINE_MS,
     REVALIDATE_SECONDS,
     SOCKET_CHECK_SECONDS,
     STATS_DEADLINE_MS,
     TEARDOWN_FLUSH_MS,
 )
-from wakehub.server.admission import accept_forever, say_and_close
+from wakehub.server.admission import accept_forever, say_and_close, turn_away
 from wakehub.server.connection import Connection
-from wakehub.server.listener import Listener, Place, connection_ceiling, passed_listeners
+from wakehub.server.listener import Listener, connection_ceiling
 from wakehub.server.notify import Notifier
+from wakehub.server.sockets import Sockets
 from wakehub.server.stats import render
+from wakehub.visible import visible
 from wakehub.wire.frames import Frame, Kind, encode
 from wakehub.wire.payloads import Error
 
@@ -55,22 +55,6 @@ Clock = Callable[[], tuple[int, int]]
 def read_clock() -> tuple[int, int]:
     """Monotonic µs and wall clock ms."""
     return time.monotonic_ns() // 1000, time.time_ns() // 1_000_000
-
-
-@dataclass(slots=True)
-class Sockets:
-    """What the hub listens on, and the lock that allows it to touch those paths."""
-
-    hub: Listener
-    stats: Listener
-    lock: Lock
-
-    def close(self) -> None:
-        """Unlink what still is ours, close, and give the lock up."""
-        for listener in (self.hub, self.stats):
-            listener.unlink()
-            listener.close()
-        self.lock.release()
 
 
 class Server:
@@ -90,7 +74,7 @@ class Server:
     ) -> None:
         self.hub = hub
         self.log = logger
-        self._clock = clock
+        self.clock = clock
         self._sockets = sockets
         self._ceiling = ceiling
         self._authorizer = authorizer
@@ -98,7 +82,6 @@ class Server:
         self._find_verifier = find_verifier
         self._connections: dict[Session, Connection] = {}
         self.verifying = trio.Semaphore(MAX_HANDSHAKES_IN_VERIFICATION)
-        self._refusals = 0
         self._stats_readers = 0
         self._fanouts = 0
         self._repeats = log.Repeats()
@@ -107,7 +90,6 @@ class Server:
         self._fatal: WakehubError | None = None
         self._everything = trio.CancelScope()
         self._intake = trio.CancelScope()
-        self._accepting = trio.CancelScope()
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -119,8 +101,8 @@ class Server:
                 async with trio.open_nursery() as self._nursery:
                     with self._intake:
                         async with trio.open_nursery() as intake:
-                            intake.start_soon(self._accept)
-                            intake.start_soon(self._accept_stats)
+                            intake.start_soon(self._accept, self._sockets.hub, self._take)
+                            intake.start_soon(self._accept, self._sockets.stats, self._take_stats_reader)
                             intake.start_soon(self._every_second)
                             intake.start_soon(self._watch_path)
                             intake.start_soon(self._feed_watchdog)
@@ -133,9 +115,10 @@ class Server:
 
     async def _announce(self) -> None:
         """Say that the hub is ready, once its socket has answered (§6)."""
-        stream = await trio.open_unix_socket(os.fspath(self._sockets.hub.path))
-        async with stream:
-            await stream.receive_some(1)
+        while True:
+            if await self._answers():
+                break
+            await trio.sleep(ACCEPT_PAUSE_MS / 1000)
         self._notifier.send("READY=1")
         self.log.info(
             "hub ready",
@@ -144,6 +127,13 @@ class Server:
             verifier=type(self.hub.verifier).__name__,
             version=__version__,
         )
+
+    async def _answers(self) -> bool:
+        try:
+            async with await trio.open_unix_socket(os.fspath(self._sockets.hub.path)) as stream:
+                return bool(await stream.receive_some(1))
+        except (OSError, trio.BrokenResourceError):
+            return False  # everybody comes back at once after a restart, and the backlog was full
 
     async def _watch_signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -161,8 +151,7 @@ class Server:
 
     def _begin_drain(self) -> None:
         self._notifier.send("STOPPING=1")
-        self._sockets.hub.unlink()
-        self._sockets.stats.unlink()
+        self._sockets.withdraw()
         for connection in self._connections.values():
             connection.stop()
 
@@ -170,10 +159,6 @@ class Server:
         self.log.error("hub cannot go on", error=str(error))
         self._fatal = error
         self._everything.cancel()
-
-    def clock(self) -> tuple[int, int]:
-        """Monotonic µs and wall clock ms."""
-        return self._clock()
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -188,14 +173,11 @@ class Server:
 
     # --- connections ------------------------------------------------------------------------------------------
 
-    async def _accept(self) -> None:
-        while True:  # anew after each rebind
-            with trio.CancelScope() as self._accepting:
-                await accept_forever(
-                    self._sockets.hub.sock, self._authorizer, self._take, self._refused_credentials, self.log
-                )
+    async def _accept(self, listener: Listener, take: Callable[[socket.socket, PeerCredentials], None]) -> None:
+        log = self.log.bind(socket=str(listener.path))
+        await accept_forever(listener, self._authorizer, take, self._refused_credentials, log)
 
-    def _take(self, sock: Any, peer: PeerCredentials) -> None:
+    def _take(self, sock: socket.socket, peer: PeerCredentials) -> None:
         if len(self._connections) >= self._ceiling:
             self._refuse_at_ceiling(sock)
             return
@@ -216,19 +198,11 @@ class Server:
         self.hub.finish(session)
         self.flush()
 
-    def _refuse_at_ceiling(self, sock: Any) -> None:
+    def _refuse_at_ceiling(self, sock: socket.socket) -> None:
         self.hub.counters.refused["ceiling", ""] += 1
         self._tell_refusal({"cause": "ceiling", "limit": self._ceiling})
-        if self._refusals >= MAX_REFUSALS_AT_ONCE:
-            sock.close()
-            return
-        self._refusals += 1
         answer = Error(ErrorCode.OVERFLOW, "hub at its connection ceiling").encode()
-        raw = encode(Frame(Kind.ERROR, self.hub.hub_id, payload=answer))
-        self._nursery.start_soon(say_and_close, sock, raw, REFUSAL_DEADLINE_MS, self._refusal_done)
-
-    def _refusal_done(self) -> None:
-        self._refusals -= 1
+        turn_away(sock, encode(Frame(Kind.ERROR, self.hub.hub_id, payload=answer)))
 
     def _refused_credentials(self, peer: PeerCredentials | None) -> None:
         self.hub.counters.refused["credential", ""] += 1
@@ -237,8 +211,9 @@ class Server:
     async def admit(self, session: Session, claim: Claim) -> None:
         """Verify a hello, at most 32 at once, and let the hub admit or refuse it in one step (§5.2, §5.3)."""
         async with self.verifying:
-            verdict = self.hub.verifier.verify(claim, time.time())
-            self.hub.admit(session, claim, verdict, self.clock()[0])
+            now_us, wall_ms = self.clock()
+            verdict = self.hub.verifier.verify(claim, wall_ms / 1000)
+            self.hub.admit(session, claim, verdict, now_us)
         self.flush()
 
     # --- bytes out --------------------------------------------------------------------------------------------
@@ -274,16 +249,15 @@ class Server:
             self.log.info(entry.event, agent=entry.agent, **entry.detail)
 
     def _tell_refusal(self, detail: dict[str, Any]) -> None:
-        times = self._repeats.due((str(detail["cause"]), str(detail.get("label", ""))), time.monotonic())
+        self._tell_repeated(("refused", str(detail["cause"]), str(detail.get("label", ""))), self.log.warning, detail)
+
+    def _tell_repeated(self, cause: tuple[str, ...], say: Callable[..., None], detail: dict[str, Any]) -> None:
+        """Say `cause[0]` with `detail`, unless the same cause was told lately; then count it for the next time."""
+        times = self._repeats.due(cause, self.clock()[0] / 1e6)
         if times is not None:
-            self.log.warning("refused", **detail, times=times)
+            say(cause[0], **detail, times=times)
 
-    async def _accept_stats(self) -> None:
-        await accept_forever(
-            self._sockets.stats.sock, self._authorizer, self._take_stats_reader, self._refused_credentials, self.log
-        )
-
-    def _take_stats_reader(self, sock: Any, peer: PeerCredentials) -> None:
+    def _take_stats_reader(self, sock: socket.socket, peer: PeerCredentials) -> None:
         if self._stats_readers >= MAX_STATS_READERS:
             sock.close()
             return
@@ -299,13 +273,23 @@ class Server:
     async def _every_second(self) -> None:
         while True:
             await trio.sleep(REVALIDATE_SECONDS)
-            verifier = self._find_verifier() if isinstance(self.hub.verifier, DenyAllVerifier) else None
-            if verifier is not None:
-                self.hub.verifier = verifier
-                self.log.info("owner key found", verifier=type(verifier).__name__)
-            self.hub.revalidate(self.clock()[0], time.time())
+            if isinstance(self.hub.verifier, DenyAllVerifier):
+                self._look_for_owner()
+            now_us, wall_ms = self.clock()
+            self.hub.revalidate(now_us, wall_ms / 1000)
             self.flush()
             self._report_status()
+
+    def _look_for_owner(self) -> None:
+        """Begin to verify once there is an owner key; one that is not safe admits nobody, and ends nothing."""
+        try:
+            verifier = self._find_verifier()
+        except WakehubError as error:
+            self._tell_repeated(("owner key cannot be used",), self.log.error, {"error": str(error)})
+            return
+        if verifier is not None:
+            self.hub.verifier = verifier
+            self.log.info("owner key found", verifier=type(verifier).__name__)
 
     def _report_status(self) -> None:
         status = f"STATUS={self.hub.agents} agents connected"
@@ -329,33 +313,9 @@ class Server:
                 self._fail(error)
 
     def check_paths(self) -> None:
-        """Bind anew when a path no longer is our socket (§6).
-
-        Raises `Held` (75) when another hub holds the lock by now, `CannotCreate` (73) when it cannot be bound.
-        """
-        sockets = self._sockets
-        if sockets.hub.look() is not Place.OURS:
-            sockets.hub = self._rebound(sockets.hub)
-            self._accepting.cancel()
-
-    def _rebound(self, listener: Listener) -> Listener:
-        place = listener.look()
-        sockets = self._sockets
-        if not listener.owned or place is Place.FOREIGN:
-            raise CannotCreate(
-                f"the socket at {listener.path} is gone", why=f"found {place.value}", remedy="restart the hub"
-            )
-        if not sockets.lock.path.parent.is_dir():
-            raise CannotCreate(f"the state directory {sockets.lock.path.parent} is gone", remedy="restart the hub")
-        if not sockets.lock.is_in_place():
-            sockets.lock = Lock.acquire(sockets.lock.path, what="a hub")
-        try:
-            anew = Listener.bind(listener.path)
-        except WakehubError as error:
-            raise CannotCreate(error.what, why=error.why, remedy=error.remedy) from error
-        listener.close()
-        self.log.warning("socket bound anew", socket=str(listener.path), found=place.value)
-        return anew
+        """Bind anew where a path no longer is our socket; raises as `Sockets.mend` does (§6)."""
+        for listener, found in self._sockets.mend().items():
+            self.log.warning("socket bound anew", socket=str(listener.path), found=found.value)
 
 
 def run(config: Config) -> int:
@@ -367,9 +327,7 @@ def run(config: Config) -> int:
     logger = log.configure("hub")
     ceiling = connection_ceiling(config.limits.max_connections)
     verifier = find_verifier(config) or DenyAllVerifier()
-    files.check_socket_directory(config.hub_socket.parent)
-    files.private_directory(config.paths.state)
-    sockets = _bind(config, Lock.acquire(config.paths.lock("hub"), what="a hub"))
+    sockets = Sockets.open(config, os.environ)
     try:
         server = Server(
             Hub(config.hub_id.encode(), config.limits, verifier),
@@ -389,25 +347,16 @@ def run(config: Config) -> int:
 def find_verifier(config: Config) -> HelloVerifier | None:
     """The verifier for the configured owner key, None while there is no such file.
 
-    Raises `Unsafe` (77) when the file is not ours, `WakehubError` when it holds no key.
+    Raises `Unsafe` (77) when the file is not ours, cannot be read, or holds no key.
     """
     try:
         owner = load_public(config.owner_pub)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise Unsafe(
+            f"cannot read {visible(str(config.owner_pub))}",
+            why=error.strerror or "",
+            remedy="make it readable for its owner, or allow this path in the sandbox",
+        ) from error
     return DelegationVerifier(config.hub_id, AllowlistFile(config.allowlist, owner))
-
-
-def _bind(config: Config, lock: Lock) -> Sockets:
-    bound: list[Listener] = []
-    try:
-        passed = passed_listeners(os.environ)
-        for path in (config.hub_socket, config.stats_socket):
-            bound.append(passed.get(path) or Listener.bind(path))
-    except BaseException:
-        for listener in bound:
-            listener.unlink()
-            listener.close()
-        lock.release()
-        raise
-    return Sockets(bound[0], bound[1], lock)

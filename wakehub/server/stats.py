@@ -19,6 +19,8 @@ _COUNTERS = (
     "sessions_replaced",
 )
 _HISTOGRAMS = ("fanout_us", "wake_latency_us")
+# Bounds are label values, compared as text: OpenMetrics has them written in one way only (100.0, 1e+06).
+_BOUNDS = tuple(text if "e" in text else f"{text}.0" for text in (f"{bound:g}" for bound in HISTOGRAM_BOUNDS_US))
 
 
 def render(counters: Counters, gauges: Gauges, version: str, ceiling: int) -> bytes:
@@ -51,7 +53,7 @@ def _lines(counters: Counters, gauges: Gauges, version: str, ceiling: int) -> It
 def _histogram(name: str, histogram: Histogram) -> Iterator[str]:
     yield f"# TYPE {name} histogram"
     below = 0
-    for bound, count in zip((*HISTOGRAM_BOUNDS_US, "+Inf"), histogram.buckets, strict=True):
+    for bound, count in zip((*_BOUNDS, "+Inf"), histogram.buckets, strict=True):
         below += count
         yield f'{name}_bucket{{le="{bound}"}} {below}'
     yield f"{name}_sum {histogram.total_us}"
