@@ -5,13 +5,16 @@ import sys
 
 
 def main() -> int:
-    if "WAKEHUB_TETHER" in os.environ:  # `wakehub up` started this process
-        from wakehub.processes import hold_tether
+    try:
+        if "WAKEHUB_TETHER" in os.environ:  # `wakehub up` started this process
+            from wakehub.processes import hold_tether
 
-        hold_tether(os.environ)
-    from wakehub.cli import run
+            hold_tether(os.environ)
+        from wakehub.cli import run
 
-    return run(sys.argv[1:])
+        return run(sys.argv[1:])
+    except KeyboardInterrupt:  # while the code was still being imported
+        return 130
 
 
 if __name__ == "__main__":

@@ -2,21 +2,26 @@
 
 import argparse
 import os
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wakehub import config
-from wakehub.config import Config
 from wakehub.errors import Misconfigured
 from wakehub.visible import visible
 
+if TYPE_CHECKING:
+    from wakehub.config import Config
 
-def instance(args: argparse.Namespace) -> Config:
+
+def instance(args: argparse.Namespace) -> "Config":
     """The configuration that a command works with.
 
     ``--state-dir`` counts as WAKEHUB_STATE_DIR for the choice of directories, and rules over ``config.toml``.
     Raises `Misconfigured` (78) when no usable directory can be told, else as `config.load` does.
     """
+    from dataclasses import replace
+
+    from wakehub import config
+
     state = getattr(args, "state_dir", None)
     environ = dict(os.environ)
     try:

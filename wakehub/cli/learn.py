@@ -1,7 +1,6 @@
 """What a newcomer runs first: `guide` and `demo`."""
 
 import argparse
-from importlib import resources
 
 from wakehub.cli import output
 from wakehub.cli.parser import Commands, Usage
@@ -27,6 +26,8 @@ def add(commands: Commands) -> None:
 
 def topics() -> dict[str, str]:
     """Each guide and its first line, which says what it is about, without the heading's mark."""
+    from importlib import resources
+
     found = {}
     for item in sorted(resources.files("wakehub.guide").iterdir(), key=lambda item: item.name):
         if item.name.endswith(".md"):
@@ -35,6 +36,8 @@ def topics() -> dict[str, str]:
 
 
 def run_guide(args: argparse.Namespace) -> int:
+    from importlib import resources
+
     known = topics()
     if args.topic is None:
         width = max(len(name) for name in known)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wakehub.cli import output, words
 from wakehub.cli.instance import instance
 from wakehub.cli.parser import Commands, Usage
-from wakehub.errors import BadData, Exit
+from wakehub.errors import BadData
 from wakehub.limits import DEFAULT_TTL_SECONDS, MAX_BACKSTOP_SECONDS, MAX_BODY_BYTES, MAX_TTL_SECONDS
 from wakehub.visible import visible
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wakehub.client.receipts import Receipt, Sent
 
 _DIGEST_SHOWN = 12
+_REACHED = frozenset({"hinted", "handed_off", "answered"})
 AS_HELP = "your own address (default: $WAKEHUB_AGENT, else the directory's name)"
 
 
@@ -126,8 +127,6 @@ def run_send(args: argparse.Namespace) -> int:
             sent = send.send(config, request, telling.tell)
         finally:
             telling.end()
-        if sent.exit == Exit.NOT_REACHED:
-            output.warn(f"wakehub: {args.wait} was not reached; the message is stored and will be handed over")
     return sent.exit
 
 
@@ -209,11 +208,15 @@ class _Telling:
         said = f"{state.replace('_', ' ')}"
         if state == "stored":
             said += f" {receipt.row_id} · {self._what} · {receipt.after_ms:.1f} ms"
+        elif state in _REACHED:
+            said += f" in {receipt.after_ms:.1f} ms"
         else:
-            said += f" in {receipt.after_ms:.1f} ms" if not detail else f": {detail}"
-            said += "" if self._one_row else f" · {receipt.row_id}"
-        output.say((" · " if self._open else "") + said, end="" if self._one_row else "\n")
-        self._open = self._one_row
+            said += f": {detail}"
+        if not self._one_row:
+            output.say(f"{said} · {detail if state == 'stored' else receipt.row_id}")
+            return
+        output.say((" · " if self._open else "") + said, end="")
+        self._open = True
 
     def end(self) -> None:
         """End the line that is open."""

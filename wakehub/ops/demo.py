@@ -81,7 +81,7 @@ def run(say: Say) -> int:
         return Exit.FAILED
     except Stopped as stopped:
         return 128 + stopped.number
-    say(f"  {time.monotonic() - began:.1f} s. The processes and the directory are gone.")
+    say(f"✓ {time.monotonic() - began:.1f} s in all; the processes and the directory are gone")
     return Exit.DONE
 
 
@@ -95,7 +95,7 @@ def _play(stage: "_Stage", began: float) -> None:
     stage.start_up()
     say(f"✓ `wakehub up`: a hub and a publisher, ready after {time.monotonic() - began:.1f} s")
     stage.start_listeners("alice", "bob")
-    say("✓ `wakehub listen`: alice and bob are enrolled, admitted and asleep until woken")
+    say("✓ `wakehub listen`: alice and bob are enrolled, admitted and waiting to be woken")
     say("")
     held = stage.prepare_send(*_WHILE_DOWN[:2])  # it is started now, so that it can be quick in the gap
     before = None
@@ -160,9 +160,9 @@ def _told(receipts: dict[str, dict[str, Any]]) -> str:
 
 
 def _handed(arrival: Arrival, recipient: str) -> str:
-    """How long after it was made the message was in our hands, at the end of the listener's pipe."""
-    after_ms = arrival.at_s * 1000 - arrival.message["created_ms"]
-    return f"handed to {recipient} {after_ms:.0f} ms after it was written, signature {arrival.message['verified']}"
+    """How long after it was made the message, proven its sender's, came out of the listener's pipe."""
+    after_ms = arrival.at_s * 1000 - arrival.message["created"]
+    return f"handed to {recipient} {after_ms:.0f} ms after it was written · verified"
 
 
 def _ms_since(moment: float) -> str:
