@@ -96,7 +96,7 @@ def test_histogram_buckets_are_the_specified_bounds_and_accumulate():
     ],
 )
 def test_the_reader_of_these_tests_is_strict(text):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         open_metrics.parse(text)
 
 

@@ -51,6 +51,9 @@ from wakehub.wire.payloads import Error
 
 Clock = Callable[[], tuple[int, int]]
 
+_CHANGES = frozenset({"agent connected", "agent disconnected"})
+"""What is told each time; everything else that the hub notes can repeat without end."""
+
 
 def read_clock() -> tuple[int, int]:
     """Monotonic µs and wall clock ms."""
@@ -243,10 +246,13 @@ class Server:
     # --- what an operator sees --------------------------------------------------------------------------------
 
     def _tell(self, entry: Entry) -> None:
+        detail = {"agent": entry.agent, **entry.detail}
         if entry.event == "refused":
-            self._tell_refusal({"agent": entry.agent, **entry.detail})
+            self._tell_refusal(detail)
+        elif entry.event in _CHANGES:
+            self.log.info(entry.event, **detail)
         else:
-            self.log.info(entry.event, agent=entry.agent, **entry.detail)
+            self._tell_repeated((entry.event, str(entry.agent)), self.log.warning, detail)
 
     def _tell_refusal(self, detail: dict[str, Any]) -> None:
         self._tell_repeated(("refused", str(detail["cause"]), str(detail.get("label", ""))), self.log.warning, detail)
