@@ -1,25 +1,31 @@
 """What the daemons tell an operator: one line per state change, on stderr.
 
 JSON when stderr is no terminal, for people otherwise. Every text value is escaped. A cause that repeats is counted
-and told again only now and then. No message body, key, signature or token is ever handed to a log call.
+and told again only now and then. No message body, key, signature or token is ever handed to a log call. A line that
+cannot be written (the reader has gone, the disk is full) is lost; the program goes on.
 """
 
+import contextlib
 import sys
 from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
 
+from wakehub import files
 from wakehub.limits import LOG_REPEAT_SECONDS
 from wakehub.visible import visible
 
+_STDERR = 2
 _MAX_TEXT = 400
 _MAX_CAUSES = 512
 
 
 def configure(program: str) -> Any:
     """Set logging up for this process and return its logger, bound to `program` ("hub", "publisher")."""
-    renderer: Any = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    renderer: Any = structlog.processors.JSONRenderer()
+    if sys.stderr is not None and sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     processors: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -29,10 +35,25 @@ def configure(program: str) -> Any:
     ]
     structlog.configure(
         processors=processors,
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_Stderr,
         cache_logger_on_first_use=True,
     )
     return structlog.get_logger().bind(program=program)
+
+
+class _Stderr:
+    """Where rendered lines go, whatever their level. Unbuffered: what failed is not tried again at the exit."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def msg(self, line: str) -> None:
+        if sys.stderr is None:
+            return  # we were started without: descriptor 2 is something else by now
+        with contextlib.suppress(OSError):
+            files.write_all(_STDERR, line.encode("utf-8", "backslashreplace") + b"\n")
+
+    debug = info = warning = error = critical = msg
 
 
 def _escape(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
