@@ -43,9 +43,10 @@ def pair_of(agent: str) -> KeyPair:
 
 @dataclass
 class Verifier:
-    """Admits whom the test does not deny; everybody may read below `prefixes`."""
+    """Admits whom the test does not deny; everybody may read below `prefixes`, or below what `own` says of it."""
 
     prefixes: tuple[str, ...] = ("team",)
+    own: dict[str, tuple[str, ...]] = field(default_factory=dict)
     denied: dict[str, str] = field(default_factory=dict)
     stale: bool = False
 
@@ -54,16 +55,18 @@ class Verifier:
             return Denied(self.denied[claim.agent_id])
         if self.stale:
             return Denied("allowlist_stale")
-        if not all(may_hold(claim.agent_id, self.prefixes, topic) for topic in claim.topics):
+        prefixes = self.own.get(claim.agent_id, self.prefixes)
+        if not all(may_hold(claim.agent_id, prefixes, topic) for topic in claim.topics):
             return Denied("topic")
-        return Identity(claim.agent_id, claim.key, claim.certificate, self.prefixes)
+        return Identity(claim.agent_id, claim.key, claim.certificate, prefixes)
 
     def revalidate(self, identity: Identity, now_s: float) -> Identity | Denied | Stale:
         if identity.agent_id in self.denied:
             return Denied(self.denied[identity.agent_id])
         if self.stale:
             return Stale()
-        return Identity(identity.agent_id, identity.key, identity.certificate, self.prefixes)
+        prefixes = self.own.get(identity.agent_id, self.prefixes)
+        return Identity(identity.agent_id, identity.key, identity.certificate, prefixes)
 
 
 class World:
