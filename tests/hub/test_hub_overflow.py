@@ -6,7 +6,7 @@ from hub_world import FULL, HUB, NO_AGENT, RATE, Peer, World, ids
 from wakehub.hub.hub import Entry
 from wakehub.wire.fields import lp
 from wakehub.wire.frames import Frame, Kind, encode
-from wakehub.wire.payloads import Error, Wake, Welcome
+from wakehub.wire.payloads import Wake, Welcome
 from wakehub.wire.protocol import Ponged, Woken
 
 
@@ -455,4 +455,3 @@ def test_an_error_is_never_cut_from_the_pair_it_belongs_to() -> None:
     alice.ping()
     assert alice.read() == [Ponged()]
     assert ids(bob.read()) == [b"m_1", b"m_1"]
-    assert Error(507, FULL.reason) == FULL
