@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import trio
@@ -11,16 +13,27 @@ from wakehub.limits import PARENT_WATCH_MS
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-async def signalled() -> None:
-    """Return at the first SIGTERM, SIGINT or SIGHUP.
+@contextmanager
+def catching_signals() -> Iterator[Callable[[], Awaitable[None]]]:
+    """From here to its end SIGTERM, SIGINT and SIGHUP end nothing by themselves; gives what waits for the first.
 
-    One that was ignored when the process started (by nohup, or for a background job of `sh`) stays ignored.
+    Later ones are heard and change nothing: the end is on its way. One that was ignored when the process started (by
+    nohup, or for a background job of `sh`) stays ignored. Not Trio's own receiver, which gives a second signal back to
+    the process behind the block and so kills it on the last step.
     """
+    caught = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def heed(number: int, frame: object) -> None:
+        token.run_sync_soon(caught.set, idempotent=True)
+
     heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-    if not heeded:
-        await trio.sleep_forever()
-    with trio.open_signal_receiver(*heeded) as received:
-        await anext(aiter(received))
+    before = [signal.signal(number, heed) for number in heeded]
+    try:
+        yield caught.wait
+    finally:
+        for number, handler in zip(heeded, before, strict=True):
+            signal.signal(number, handler)
 
 
 async def parent_gone() -> None:

@@ -34,7 +34,7 @@ from wakehub.limits import (
     STOP_IN_HAND_MS,
 )
 from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome, OutputGone
-from wakehub.relay.endings import parent_gone, signalled
+from wakehub.relay.endings import parent_gone
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.message import Message
 from wakehub.relay.notices import clock, nothing_for, tell
@@ -75,8 +75,8 @@ class Listener:
         self._error: WakehubError | None = None
         self._handed_off = 0
 
-    async def run(self) -> Exit:
-        """Deliver until it is over; the exit status. Raises what ended it, if that is an error."""
+    async def run(self, signalled: Callable[[], Awaitable[None]]) -> Exit:
+        """Deliver until it is over, or `signalled` returns; the exit status. Raises an error that ended it."""
         self._renewed = trio.current_time()
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope

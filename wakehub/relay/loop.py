@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +19,11 @@ from wakehub.identity.enrolment import check_address, check_namespace
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import HeldBy, Inbox, Lease
+from wakehub.inbox.store import HeldBy, Inbox, Lease, NotStored, RecordBusy
 from wakehub.processes import ProcessId
 from wakehub.relay.backends import OutputGone
 from wakehub.relay.backends.stdout import Output
+from wakehub.relay.endings import catching_signals
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.listener import Assignment, Listener
 from wakehub.relay.notices import clock, tell
@@ -62,23 +64,35 @@ def run(config: Config, options: ListenOptions, *, environ: Mapping[str, str] = 
     config = config.changed(poll_s=None if options.poll_s is None else check_poll(options.poll_s))
     if fd == _STDOUT and sys.stdout is None:  # whatever was opened since could be descriptor 1 by now
         raise OutputGone("standard output is closed")
-    form: Format = options.format or ("line" if os.isatty(fd) else "agent")
-    output = Output(fd, form)
+    output = Output(fd, options.format or ("line" if os.isatty(fd) else "agent"))
     names = choose_names(options, environ)
     for line in ensure_home(config):
         tell(line)
     with SqliteInbox.open(config.paths.record) as inbox:
-        keyring = Keyring(config.paths)
+        return trio.run(_work, config, options, names, inbox, output, environ)
+
+
+async def _work(
+    config: Config,
+    options: ListenOptions,
+    names: Names,
+    inbox: Inbox,
+    output: Output,
+    environ: Mapping[str, str],
+) -> Exit:
+    keyring = Keyring(config.paths)
+    with catching_signals() as signalled:  # before a name is taken, so that no signal leaves one behind
         if not options.acknowledge:
-            return trio.run(Peek(options, names.held, inbox, output, keyring).run)
+            return await Peek(options, names.held, inbox, output, keyring).run(signalled)
         credentials, is_new = enrol(config, names, inbox, environ)
         lease = _acquire(inbox, names, options, environ)
         try:
-            _say_mode(names, options, form)
+            _say_mode(names, options, output.form)
             assignment = Assignment(options, names.held, config, credentials, is_new)
-            return trio.run(Listener(assignment, inbox, lease, output, keyring).run)
+            return await Listener(assignment, inbox, lease, output, keyring).run(signalled)
         finally:
-            inbox.leases.release(lease.token, Now.read())
+            with suppress(RecordBusy, NotStored):  # then it ends with this process
+                inbox.leases.release(lease.token, Now.read())
 
 
 def choose_names(options: ListenOptions, environ: Mapping[str, str]) -> Names:

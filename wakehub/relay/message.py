@@ -9,6 +9,7 @@ from typing import Any
 from wakehub.errors import BadData
 from wakehub.identity.enrolment import check_address
 from wakehub.identity.keys import b64
+from wakehub.inbox.admission import is_text
 from wakehub.inbox.signing import Verified
 from wakehub.inbox.store import PUBLISHER, Row
 from wakehub.limits import STALE_AFTER_SECONDS
@@ -46,7 +47,7 @@ class Message:
     @property
     def text(self) -> str | None:
         """The body if it is text: by its media type, and by its bytes."""
-        if not self.row.media_type.startswith("text/"):
+        if not is_text(self.row.media_type):
             return None
         try:
             return self.body.decode()

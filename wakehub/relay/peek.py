@@ -15,7 +15,7 @@ from wakehub.inbox.leases import covers, is_namespace
 from wakehub.inbox.store import Inbox
 from wakehub.limits import RECORD_WATCH_MS
 from wakehub.relay.backends.stdout import Output
-from wakehub.relay.endings import parent_gone, signalled
+from wakehub.relay.endings import parent_gone
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.message import Message
 from wakehub.relay.notices import nothing_for, tell
@@ -40,7 +40,8 @@ class Peek:
         self._seen: dict[str, int] = {}
         self._error: WakehubError | None = None
 
-    async def run(self) -> Exit:
+    async def run(self, signalled: Callable[[], Awaitable[None]]) -> Exit:
+        """Show until it is over, or `signalled` returns; 0, or 3 when nothing was there. Raises what ended it."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until, signalled, nursery)
             if self._output.dies_with_parent:

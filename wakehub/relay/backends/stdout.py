@@ -69,7 +69,7 @@ class Output:
 
     def __init__(self, fd: int, form: Format) -> None:
         self._fd = fd
-        self._form = form
+        self.form = form
         self._kind = kind_of(fd)
         self._kernel_tells = _kernel_tells(fd, self._kind)
 
@@ -87,7 +87,7 @@ class Output:
             raise OutputGone("the reader of the output is gone")
 
     async def deliver(self, message: Message) -> Outcome:
-        data = render(message, self._form)
+        data = render(message, self.form)
         try:
             self.check()
             await self._write(data)
@@ -100,7 +100,7 @@ class Output:
     async def show(self, message: Message) -> None:
         """Write a message without asking for proof, for one that is only looked at; raises `OutputGone`."""
         try:
-            await self._write(render(message, self._form))
+            await self._write(render(message, self.form))
         except OSError as error:
             raise OutputGone(f"the output cannot be written ({error.strerror})") from error
 

@@ -1,0 +1,33 @@
+"""What is said to the person beside a listener."""
+
+import io
+import sys
+
+import pytest
+from relay_world import World
+
+from wakehub.relay.notices import clock, nothing_for, tell
+
+
+def test_a_line_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("hello")
+    assert capsys.readouterr() == ("", "wakehub: hello\n")
+
+
+def test_nobody_to_tell_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    tell("hello")
+
+
+def test_times_are_utc() -> None:
+    assert clock(1_800_000_000_000) == "2027-01-15 08:00:00 UTC"
+
+
+def test_other_boxes_are_named_unless_the_listener_covers_them(world: World) -> None:
+    assert nothing_for(world.inbox, ["alice"]) == "nothing unread for alice"
+    world.store("a", "b", to="carl")
+    world.store("c", to="acme/x")
+    assert nothing_for(world.inbox, ["alice"]) == "nothing unread for alice; unread elsewhere: acme/x 1, carl 2"
+    assert nothing_for(world.inbox, ["alice", "acme/"]) == "nothing unread for alice, acme/; unread elsewhere: carl 2"

@@ -1,0 +1,33 @@
+"""Flags that contradict each other are refused as usage errors, with what to write instead."""
+
+from typing import Any
+
+import pytest
+
+from wakehub.errors import Exit, WakehubError
+from wakehub.relay.options import ListenOptions
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        ({"wait_s": 5.0}, "--once"),
+        ({"once": True, "wait_s": -1.0}, "seconds"),
+        ({"once": True, "wait_s": float("inf")}, "seconds"),
+        ({"once": True, "wait_s": float("nan")}, "seconds"),
+        ({"acknowledge": False, "take_over": True}, "leave one"),
+        ({"namespaces": ("acme",)}, "--namespace acme/"),
+    ],
+)
+def test_contradictions(flags: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(WakehubError) as caught:
+        ListenOptions(**flags)
+    assert caught.value.exit == Exit.USAGE
+    assert remedy in caught.value.remedy
+
+
+def test_the_defaults_acknowledge_and_go_on() -> None:
+    options = ListenOptions()
+    assert options.acknowledge
+    assert not options.once
+    assert not options.take_over

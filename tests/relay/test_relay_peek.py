@@ -1,0 +1,73 @@
+"""`listen --no-ack`: looking changes nothing."""
+
+import json
+import signal
+
+from relay_world import World, ended, read_block, stopped
+
+from wakehub.inbox.clock import Now
+
+
+def test_looking_leaves_everything_as_it_was(world: World) -> None:
+    ids = world.store("one", "two")
+    before = [world.inbox.row(row_id) for row_id in ids]
+    for _ in range(2):
+        out, err = world.listen("--as", "alice", "--no-ack", "--once", "--format", "json").communicate(timeout=20)
+        assert [json.loads(line)["id"] for line in out.splitlines()] == ids
+        assert err == b""
+    assert [world.inbox.row(row_id) for row_id in ids] == before
+    assert [event.kind for event in world.inbox.events(ids[0])] == ["stored"]
+    assert world.inbox.leases.last_holder("alice", Now.read()) is None
+
+
+def test_it_needs_no_name_and_takes_none(world: World) -> None:
+    holder = world.listen("--as", "alice", "--poll", "1")
+    world.until_held()
+    status, said = ended(world.listen("--as", "alice", "--no-ack", "--once"))
+    assert status == 3
+    assert "nothing unread for alice" in said
+    assert holder.poll() is None
+    assert stopped(holder)[0] == 0
+
+
+def test_it_sees_new_rows_as_they_come_and_each_once(world: World) -> None:
+    world.store("first")
+    peek = world.listen("--as", "alice", "--no-ack")
+    assert "| first" in read_block(peek)
+    world.store("second")
+    assert "| second" in read_block(peek)
+    status, _ = stopped(peek, signal.SIGINT)
+    assert status == 0
+    assert peek.stdout.read() == b""  # type: ignore[union-attr]
+
+
+def test_a_wait_of_limited_time(world: World) -> None:
+    peek = world.listen("--as", "alice", "--no-ack", "--once", "--wait", "600")
+    world.store("came")
+    out, _ = peek.communicate(timeout=20)
+    assert peek.returncode == 0
+    assert b"| came" in out
+
+
+def test_namespaces_and_senders(world: World) -> None:
+    world.store("a", to="acme/x")
+    world.store("b", to="acme/y", sender="carl")
+    world.store("c", to="other")
+    out, _ = world.listen("--namespace", "acme/", "--from", "carl", "--no-ack", "--once").communicate(timeout=20)
+    assert [line for line in out.decode().splitlines() if line.startswith("| ")] == ["| b"]
+
+
+def test_more_rows_than_one_reading_takes(world: World) -> None:
+    senders = [f"s{number}" for number in range(3)]
+    for sender in senders:
+        world.store(*[f"{sender} {number}" for number in range(50)], sender=sender)
+    out, _ = world.listen("--as", "alice", "--no-ack", "--once", "--format", "line").communicate(timeout=20)
+    assert len(out.splitlines()) == 150
+
+
+def test_a_reader_that_goes_is_noticed(world: World) -> None:
+    world.store("one")
+    peek = world.listen("--as", "alice", "--no-ack")
+    assert "| one" in read_block(peek)
+    peek.stdout.close()  # type: ignore[union-attr]
+    assert ended(peek)[0] == 74
