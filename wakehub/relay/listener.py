@@ -10,6 +10,7 @@ still is ours: every claim and acknowledgement shows its token. Arm first, then 
 ends the loop (a signal, a lost name, a reader or parent that is gone) also puts the row in hand back.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -59,14 +60,24 @@ class Assignment:
 
 
 class Listener:
-    """One run of the loop under one lease."""
+    """One run of the loop under one lease; `wall` is the wall clock in seconds, compared with Trio's."""
 
-    def __init__(self, task: Assignment, inbox: Inbox, lease: Lease, backend: Backend, keyring: Keyring) -> None:
+    def __init__(
+        self,
+        task: Assignment,
+        inbox: Inbox,
+        lease: Lease,
+        backend: Backend,
+        keyring: Keyring,
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._task = task
         self._inbox = inbox
         self._token = lease.token
         self._backend = backend
         self._keyring = keyring
+        self._wall = wall
         self._bell = Doorbell()
         self._senders = None if task.options.sender is None else [check_address(task.options.sender)]
         self._renewed = _NEVER
@@ -180,7 +191,13 @@ class Listener:
         task = self._task
         place = Place(task.config.hub_socket, task.config.allowlist, task.config.owner_pub)
         subscriber = Subscriber(
-            place, task.credentials, self._bell, still_ours=self._is_ours, tell=tell, is_new=task.is_new
+            place,
+            task.credentials,
+            self._bell,
+            still_ours=self._is_ours,
+            tell=tell,
+            is_new=task.is_new,
+            wall=self._wall,
         )
         nursery.start_soon(subscriber.run)
         if task.options.once:

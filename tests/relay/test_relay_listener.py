@@ -1,0 +1,273 @@
+"""The loop itself: real record, scripted backend, hours played in milliseconds where no real time is involved."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+from relay_world import World
+from trio.testing import MockClock
+
+from wakehub.client.credentials import Credentials
+from wakehub.errors import Exit, Held
+from wakehub.inbox.clock import Now
+from wakehub.inbox.store import Lease, NotStored, RecordBusy
+from wakehub.processes import ProcessId
+from wakehub.relay.backends import HandedOff, Never, NotNow, Outcome, OutputGone
+from wakehub.relay.keyring import Keyring
+from wakehub.relay.listener import Assignment, Listener
+from wakehub.relay.message import Message
+from wakehub.relay.options import ListenOptions
+
+NOW_S = 1_800_000_000
+
+
+class Agent:
+    """A backend that answers as the test says; behind the last answer it takes everything."""
+
+    dies_with_parent = False
+
+    def __init__(self, *answers: Outcome | BaseException | float) -> None:
+        self.answers = list(answers)
+        self.got: list[str] = []
+        self.reached = trio.Event()
+
+    def check(self) -> None:
+        pass
+
+    async def deliver(self, message: Message) -> Outcome:
+        self.got.append(message.text or "")
+        self.reached.set()
+        answer = self.answers.pop(0) if self.answers else HandedOff("read")
+        if isinstance(answer, BaseException):
+            raise answer
+        if isinstance(answer, float):  # takes this long
+            await trio.sleep(answer)
+            return HandedOff("read")
+        return answer
+
+
+class Record:
+    """The record, with trouble where the test wants it, counting what is asked."""
+
+    def __init__(self, world: World, **trouble: list[Exception]) -> None:
+        self._inbox = world.inbox
+        self._trouble = trouble
+        self.asked: list[tuple[str, float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inbox, name)
+        if not callable(found):
+            return found
+
+        def ask(*arguments: Any, **named: Any) -> Any:
+            self.asked.append((name, trio.current_time()))
+            if self._trouble.get(name):
+                raise self._trouble[name].pop(0)
+            return found(*arguments, **named)
+
+        return ask
+
+    def times(self, name: str) -> list[float]:
+        return [at for asked, at in self.asked if asked == name]
+
+
+def listener(world: World, agent: Agent, inbox: Any = None, *, poll_s: int = 60, **options: Any) -> Listener:
+    key = world.agent("alice")
+    lease = world.inbox.leases.acquire(["alice"], ProcessId.own(), "alice", Now.read())
+    assert isinstance(lease, Lease)
+    credentials = Credentials("alice", "wakehub", key.pair, world.config.paths.bundle("alice"))
+    task = Assignment(ListenOptions(**options), ("alice",), world.config.changed(poll_s=poll_s), credentials, False)
+    return Listener(
+        task, inbox or world.inbox, lease, agent, Keyring(world.config.paths), wall=lambda: NOW_S + trio.current_time()
+    )
+
+
+async def run_for(seconds: float, one: Listener) -> None:
+    """Run it so long; then it is told to stop, as by a signal."""
+
+    async def signalled() -> None:
+        await trio.sleep(seconds)
+
+    assert await one.run(signalled) is Exit.DONE
+
+
+async def until_told(event: Callable[[], bool]) -> None:
+    while not event():  # noqa: ASYNC110  # nothing announces it
+        await trio.sleep(0.01)
+
+
+async def test_the_backstop_is_armed_without_any_hub_and_an_idle_hour_is_silent(
+    world: World, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F33."""
+    agent, record = Agent(), Record(world)
+    await run_for(3600, listener(world, agent, record))
+    read = record.times("next_for")
+    gaps = [b - a for a, b in itertools.pairwise(read)]
+    assert max(gaps) <= 60
+    assert len(read) <= 62
+    assert agent.got == []
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1  # there is no hub
+
+
+async def test_a_shorter_backstop(world: World, autojump_clock: MockClock) -> None:
+    record = Record(world)
+    await run_for(100, listener(world, Agent(), record, poll_s=5))
+    assert len(record.times("next_for")) == pytest.approx(21, abs=1)
+
+
+async def test_the_lease_is_checked_every_2_s_and_renewed_every_30(world: World, autojump_clock: MockClock) -> None:
+    one = listener(world, Agent())
+    checks: list[tuple[str, float]] = []
+    leases = world.inbox.leases
+    real = {"find": leases.find, "renew": leases.renew}
+
+    def watch(name: str) -> Callable[..., Lease | None]:
+        def ask(*arguments: Any) -> Lease | None:
+            checks.append((name, trio.current_time()))
+            return real[name](*arguments)  # type: ignore[operator]
+
+        return ask
+
+    leases.find, leases.renew = watch("find"), watch("renew")  # type: ignore[method-assign]
+    try:
+        await run_for(300, one)
+    finally:
+        leases.find, leases.renew = real["find"], real["renew"]  # type: ignore[method-assign]
+    at = [when for _, when in checks]
+    assert max(b - a for a, b in itertools.pairwise(at)) <= 2
+    assert len([name for name, _ in checks if name == "renew"]) == 10
+
+
+async def test_a_name_that_is_taken_over_ends_it(world: World, autojump_clock: MockClock) -> None:
+    one = listener(world, Agent())
+
+    async def take_over() -> None:
+        await trio.sleep(5)
+        world.inbox.leases.acquire(["alice"], ProcessId.own(), "alice", Now.read(), take_over=True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_over)
+        with pytest.raises(Held, match="alice was taken over: displaced by pid"):
+            await one.run(trio.sleep_forever)
+    assert trio.current_time() <= 7
+
+
+async def test_a_row_in_hand_when_the_name_is_lost_is_not_acknowledged(world: World, autojump_clock: MockClock) -> None:
+    (row_id,) = world.store("x")
+    agent = Agent(3.0)
+    one = listener(world, agent)
+
+    async def take_over() -> None:
+        await agent.reached.wait()
+        world.inbox.leases.acquire(["alice"], ProcessId.own(), "alice", Now.read(), take_over=True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_over)
+        with pytest.raises(Held):
+            await one.run(trio.sleep_forever)
+    assert all(event.kind != "handed_off" for event in world.inbox.events(row_id))
+
+
+async def test_a_stop_lets_a_row_in_hand_finish(world: World, autojump_clock: MockClock) -> None:
+    ids = world.store("x", "y")
+    agent = Agent(0.9)
+    one = listener(world, agent)
+    assert await one.run(agent.reached.wait) is Exit.DONE
+    assert world.states(ids) == ["handed_off", "unread"]
+
+
+async def test_a_stop_abandons_a_row_that_takes_too_long(world: World, autojump_clock: MockClock) -> None:
+    ids = world.store("x")
+    agent = Agent(60.0)
+    assert await listener(world, agent).run(agent.reached.wait) is Exit.DONE
+    assert world.states(ids) == ["unread"]
+    assert world.inbox.headers(ids)[0].redelivery == 1
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+async def test_an_output_that_is_gone_puts_the_row_back(
+    world: World, autojump_clock: MockClock, in_doubt: bool
+) -> None:
+    ids = world.store("x", "y")
+    with pytest.raises(OutputGone):
+        await listener(world, Agent(OutputGone("gone", in_doubt=in_doubt))).run(trio.sleep_forever)
+    assert world.states(ids) == ["unread"] * 2
+    assert [header.redelivery for header in world.inbox.headers(ids)] == [int(in_doubt), 0]
+
+
+@pytest.mark.parametrize("trouble", [RecordBusy("busy"), NotStored("disk full")])
+@pytest.mark.parametrize("where", ["next_for", "claim", "hand_off"])
+async def test_a_record_that_is_busy_or_full_is_asked_again_and_nothing_is_printed_twice(
+    world: World, autojump_clock: MockClock, where: str, trouble: Exception
+) -> None:
+    ids = world.store("x")
+    agent = Agent()
+    one = listener(world, agent, Record(world, **{where: [trouble, trouble]}), once=True)
+    assert await one.run(trio.sleep_forever) is Exit.DONE
+    assert agent.got == ["x"]
+    assert world.states(ids) == ["handed_off"]
+    assert trio.current_time() == pytest.approx(4, abs=0.1)
+
+
+async def test_a_row_that_can_never_be_delivered_ends_as_failed(world: World, autojump_clock: MockClock) -> None:
+    bad, good = world.store("bad", "good")
+    one = listener(world, Agent(Never(65, "not for this agent")), once=True)
+    assert await one.run(trio.sleep_forever) is Exit.DONE
+    assert world.states([bad, good]) == ["failed", "handed_off"]
+    event = world.event(bad, "failed")
+    assert (event.code, event.detail) == (65, "not for this agent")
+
+
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_row_that_fails_comes_again_by_itself_after_a_second(world: World, busy: bool) -> None:
+    """F8: busy is not failure; the wait is real."""
+    (row_id,) = world.store("x")
+    agent = Agent(NotNow("later", busy=busy))
+    one = listener(world, agent)
+    await one.run(lambda: until_told(lambda: len(agent.got) == 2))
+    assert world.states([row_id]) == ["handed_off"]
+    failed, done = world.event(row_id, "attempt_failed"), world.event(row_id, "handed_off")
+    assert failed.retry_ms is not None
+    assert done.at_ms >= failed.retry_ms >= failed.at_ms + 1000
+    assert done.woken_by == "retry"
+    (header,) = world.inbox.headers([row_id])
+    assert (header.attempts, header.failures) == (1, 0 if busy else 1)
+
+
+async def test_the_waits_between_attempts_double_to_10_min(world: World, autojump_clock: MockClock) -> None:
+    """F18: attempts are counted and capped."""
+    one = listener(world, Agent())
+    waits = []
+    for attempts in (0, 1, 2, 9, 10, 40, 10_000):
+        (row_id,) = world.store("x", sender=f"s{attempts}")
+        token = one._token
+        row = world.inbox.claim(row_id, token, Now.read())
+        assert row is not None
+        one._put_back(replace(row, attempts=attempts), NotNow("busy", busy=True))
+        event = world.event(row_id, "attempt_failed")
+        assert event.retry_ms is not None
+        waits.append((event.retry_ms - event.at_ms) // 1000)
+    assert waits == [1, 2, 4, 512, 600, 600, 600]
+
+
+async def test_once_ends_behind_what_was_there(world: World, autojump_clock: MockClock) -> None:
+    world.store("a", "b", "c")
+    agent = Agent()
+    assert await listener(world, agent, once=True).run(trio.sleep_forever) is Exit.DONE
+    assert agent.got == ["a", "b", "c"]
+    assert trio.current_time() == 0
+
+
+async def test_once_with_a_wait_gives_up_at_its_time(world: World, autojump_clock: MockClock) -> None:
+    assert await listener(world, Agent(), once=True, wait_s=300).run(trio.sleep_forever) is Exit.NOTHING
+    assert trio.current_time() == pytest.approx(300, abs=0.1)
+
+
+async def test_a_stop_while_it_waits_for_the_first_row_is_no_failure(world: World, autojump_clock: MockClock) -> None:
+    await run_for(5, listener(world, Agent(), once=True, wait_s=300))
