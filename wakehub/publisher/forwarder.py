@@ -12,10 +12,11 @@ its inbox when it says hello, and a full queue (507) heals itself.
 The record is touched in worker threads only. Its trouble is logged and waited out; it ends neither session nor process.
 """
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -54,11 +55,15 @@ _ANSWER_S: Final = (POKE_DEADLINE_MS - POKE_ANSWER_MARGIN_MS) / 1000
 
 
 class _Wait:
-    """One row's outcome, for as many as wait for it."""
+    """One row's outcome, for as many as wait for it; settled without one when the session ended first."""
 
     def __init__(self) -> None:
         self.settled = trio.Event()
         self.outcome: Outcome | None = None
+
+    def settle(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.settled.set()
 
 
 class Forwarder:
@@ -88,6 +93,8 @@ class Forwarder:
         self._link: Literal["connecting", "up", "down"] = "connecting"
         self._boxes: dict[str, Box] = {}
         self._waits: dict[str, _Wait] = {}
+        self._lookers = 0
+        self._fresh: dict[str, Outcome] = {}
         self._rung = trio.Event()
         self._poked = trio.Event()
         self._tried: tuple[int, int] | None = None
@@ -103,10 +110,23 @@ class Forwarder:
 
         Raises `WakehubError` when the record cannot be read.
         """
-        rows = await self._look_up(lambda: self._inbox.headers(ids))
-        if self._link == "down" and self._is_another_hub():
-            self._link = "connecting"
-            self._poked.set()
+        with self._looking():
+            rows = await self._look_up(lambda: self._inbox.headers(ids))
+            if self._link == "down" and self._is_another_hub():
+                self._link = "connecting"
+                self._poked.set()
+            answers, asked = self._ask(ids, rows)
+        with trio.move_on_after(_ANSWER_S):
+            for wait in asked.values():
+                await wait.settled.wait()
+        for row_id, wait in asked.items():
+            answers[row_id] = wait.outcome or self._undecided(row_id, answers[row_id])
+        return answers
+
+    def _ask(
+        self, ids: Sequence[str], rows: Iterable[tuple[Header, Box]]
+    ) -> tuple[dict[str, Outcome], dict[str, _Wait]]:
+        """What can be answered at once, and what is waited for, with its answer if that comes too late."""
         answers: dict[str, Outcome] = dict.fromkeys(ids, Outcome("refused", ErrorCode.UNKNOWN))
         asked: dict[str, _Wait] = {}
         for row, box in rows:
@@ -119,15 +139,10 @@ class Forwarder:
             else:
                 answers[row.id] = Outcome("refused", ErrorCode.RATE_LIMITED, box.holder)
                 asked[row.id] = self._put(row, box)
-        with trio.move_on_after(_ANSWER_S):
-            for wait in asked.values():
-                await wait.settled.wait()
-        for row_id, wait in asked.items():
-            answers[row_id] = wait.outcome or self._undecided(row_id, answers[row_id])
-        return answers
+        return answers, asked
 
     def _undecided(self, row_id: str, late: Outcome) -> Outcome:
-        """What to say about a row at the deadline: `late` if it only waits for its turn, else the hub is silent."""
+        """What to say about a row without an outcome: `late` if it only waits for its turn, else the hub is down."""
         in_a_box = any(row_id in box.rows for box in self._boxes.values())
         return late if in_a_box and self._link == "up" else Outcome("hub_down", holder=late.holder)
 
@@ -146,15 +161,29 @@ class Forwarder:
         return Box(recipient, lease.agent_id if lease else recipient, lease is not None, {})
 
     def _put(self, row: Header, box: Box) -> _Wait:
-        """Let the row wait for its wake, unless it does already."""
+        """Let the row wait for its wake, unless it does already or had it since the record was read."""
         wait = self._waits.get(row.id)
-        if wait is None:
+        if row.id in self._fresh:
+            wait = _Wait()
+            wait.settle(self._fresh[row.id])
+        elif wait is None:
             wait = self._waits[row.id] = _Wait()
             known = self._boxes.setdefault(row.recipient, box)
             known.target, known.holder = box.target, box.holder
             known.rows[row.id] = row
             self._rung.set()
         return wait
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Between reading rows and putting them: outcomes are kept meanwhile, so that no row is woken for twice."""
+        self._lookers += 1
+        try:
+            yield
+        finally:
+            self._lookers -= 1
+            if not self._lookers:
+                self._fresh.clear()
 
     # --- the session ---
 
@@ -197,13 +226,15 @@ class Forwarder:
             _log.warning("no session with the hub", why=str(ended))
             self._trouble = str(ended)
         self._boxes.clear()
-        for row_id in list(self._waits):
-            self._settle(row_id, Outcome("hub_down"))
+        for wait in self._waits.values():
+            wait.settled.set()  # without an outcome: the hub is down
+        self._waits.clear()
 
     async def _session(self, ladder: Ladder) -> HubError | None:
         """One session, from hello to its end; None when it only needs a new delegation."""
         bundle = Bundle.make(PUBLISHER, self._key, self._hub_id, self._wall(), DEFAULT_DELEGATION_SECONDS)
         self._tried = _identity(self._socket)
+        ended: WakehubError | None = None
         try:
             async with connect(self._socket, bundle) as session, trio.open_nursery() as nursery:
                 ladder.advise(session.welcome.reconnect_base_ms, session.welcome.reconnect_jitter_ms)
@@ -213,14 +244,10 @@ class Forwarder:
                 nursery.start_soon(prover.listen)
                 await self._forward(prover, bundle)
                 nursery.cancel_scope.cancel()
-        except HubError as error:
-            return error
-        except BaseExceptionGroup as group:
+        except* HubError as group:
             ended = only_known(group)
-            if not isinstance(ended, HubError):
-                raise
-            return ended
-        return None
+        assert ended is None or isinstance(ended, HubError)
+        return ended
 
     async def _forward(self, prover: Prover, bundle: Bundle) -> None:
         """Look for rows and wake for them until the delegation is to be renewed; raises `HubError`."""
@@ -244,8 +271,9 @@ class Forwarder:
         try:
             token = await trio.to_thread.run_sync(self._inbox.changed)
             if token != self._seen:
-                for row, box in await self._look_up(self._inbox.unhinted):
-                    self._put(row, box)
+                with self._looking():
+                    for row, box in await self._look_up(self._inbox.unhinted):
+                        self._put(row, box)
                 self._seen = token
         except WakehubError as error:
             self._record_trouble(error)
@@ -271,21 +299,21 @@ class Forwarder:
     async def _conclude(self, boxes: Iterable[Box], code: int | None) -> None:
         """Record what the hub said about the rows in `boxes`, and tell who waits for it."""
         rows = {row_id: box for box in boxes for row_id in box.rows}
+        recorded = False
         if code == ErrorCode.RATE_LIMITED:
             self._look_again_after(_TICK_S)
         else:
             try:
                 await trio.to_thread.run_sync(self._inbox.record_hint, list(rows), code, Now.read())
+                recorded = True
             except WakehubError as error:
                 self._record_trouble(error)  # the rows count as not hinted, and another wake does no harm
         state: Literal["hinted", "refused"] = "hinted" if code is None else "refused"
         for row_id, box in rows.items():
-            self._settle(row_id, Outcome(state, code, box.holder))
-
-    def _settle(self, row_id: str, outcome: Outcome) -> None:
-        wait = self._waits.pop(row_id)
-        wait.outcome = outcome
-        wait.settled.set()
+            outcome = Outcome(state, code, box.holder)
+            self._waits.pop(row_id).settle(outcome)
+            if recorded and self._lookers:
+                self._fresh[row_id] = outcome
 
     def _record_trouble(self, error: WakehubError) -> None:
         times = self._repeats.due((str(error),), trio.current_time())

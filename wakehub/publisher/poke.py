@@ -1,9 +1,9 @@
 """The socket on which a sender says "these rows are new" (formats.md, Poke): `run/publish.sock`.
 
-One line in, one line per id out, closed by us within 2 s. A line that is not as it must be gets one line
-``{"error":…}``. An empty list of ids is a good question too: it makes the publisher look at the registry at once, and
-is answered by the close alone. What cannot be decided in time is answered as ``refused`` with code 429: the wake
-follows, and the receipt in the record says when.
+One line in, one line per id out, closed by us within 2 s. A line that is not as it must be, or a record that cannot be
+read, gets one line ``{"error":…}``. An empty list of ids is a good question too: it makes the publisher look at the
+registry at once, and is answered by the close alone. A row whose turn has not come in time is answered as ``refused``
+with code 429: the wake follows, and the receipt in the record says when.
 
 Whoever may connect is decided by the kernel's word on the peer, before a byte is read. At most 32 clients are served
 at once; the rest wait in the kernel's backlog, for 2 s at most per client ahead of them. The socket is replaced when
@@ -22,10 +22,12 @@ import structlog
 import trio
 
 from wakehub import files
+from wakehub.errors import WakehubError
 from wakehub.identity import peercred, strict_json
 from wakehub.identity.peercred import SameUidAuthorizer
 from wakehub.limits import (
     ACCEPT_PAUSE_MS,
+    LISTEN_BACKLOG,
     MAX_POKE_CLIENTS,
     MAX_POKE_IDS,
     MAX_POKE_LINE_BYTES,
@@ -35,7 +37,7 @@ from wakehub.limits import (
 from wakehub.publisher.hints import Outcome
 
 Submit = Callable[[Sequence[str]], Awaitable[dict[str, Outcome]]]
-"""Takes row ids and returns an outcome for each, some time before the poke's deadline."""
+"""Takes row ids and returns an outcome for each, some time before the poke's deadline; raises `WakehubError`."""
 
 _log = structlog.get_logger(program="publisher")
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -78,7 +80,7 @@ class PokeServer:
         """
         async with trio.open_nursery() as clients:
             while True:
-                listener = files.bind_socket(self._path, MAX_POKE_CLIENTS)
+                listener = files.bind_socket(self._path, LISTEN_BACKLOG)
                 bound = os.lstat(self._path)
                 try:
                     async with trio.open_nursery() as accepting:
@@ -142,11 +144,11 @@ class PokeServer:
     async def _talk(self, stream: trio.SocketStream) -> None:
         try:
             ids = parse_poke(await _read_line(stream))
-        except ValueError as error:
+            outcomes = await self._submit(ids)
+        except (ValueError, WakehubError) as error:
             await stream.send_all(json.dumps({"error": str(error)}).encode() + b"\n")
-            return
-        outcomes = await self._submit(ids)
-        await stream.send_all(b"".join(answer_line(row_id, outcomes[row_id]) for row_id in ids))
+        else:
+            await stream.send_all(b"".join(answer_line(row_id, outcomes[row_id]) for row_id in ids))
 
 
 async def _read_line(stream: trio.SocketStream) -> bytes:
