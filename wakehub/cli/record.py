@@ -84,7 +84,8 @@ def run_agents(args: argparse.Namespace) -> int:
     from wakehub.inbox.clock import Now
 
     config = instance(args)
-    known = {name: agent for name, agent in enrolment.read_registry(config.paths).agents.items() if not agent.is_daemon}
+    registry = enrolment.read_registry(config.paths)
+    known = {name: agent for name, agent in registry.agents.items() if not agent.is_reserved}
     now = Now.read()
     with _record(config) as inbox:
         names = sorted(

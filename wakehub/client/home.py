@@ -15,7 +15,7 @@ from pathlib import Path
 from wakehub import config as configuration
 from wakehub import files
 from wakehub.config import Config
-from wakehub.errors import Unsafe
+from wakehub.errors import BadData, Unsafe
 from wakehub.files import Lock
 from wakehub.identity import enrolment, keys
 from wakehub.identity.enrolment import Agent
@@ -90,6 +90,8 @@ def ensure_agent(config: Config, name: str) -> AgentKey:
     missing, cannot be used or is another's: the file is named.
     """
     enrolment.check_address(name)
+    if enrolment.is_reserved(name):
+        raise BadData(f"nobody acts as {name}", why="the name is kept for wakehub itself", remedy="choose another name")
     paths = config.paths
     agent = enrolment.read_registry(paths).agents.get(name)
     newly_enrolled = False

@@ -19,7 +19,7 @@ from wakehub.client.poke import Answer, Missing, poke
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
-from wakehub.identity.enrolment import Registry, check_address, check_namespace, read_registry
+from wakehub.identity.enrolment import Registry, check_address, check_namespace, is_reserved, read_registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import new_group
 from wakehub.inbox.leases import is_namespace
@@ -163,7 +163,7 @@ def _recipients(
 
 def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox, receipts: _Receipts) -> None:
     to, agent = request.to, registry.agents.get(request.to)
-    if agent is not None and agent.is_daemon:
+    if is_reserved(to):
         raise NoRecipient(f"{to} is no mailbox", why="it is a part of wakehub itself", remedy="wakehub agents")
     if agent is not None and agent.closed_at is not None:
         raise NoRecipient(

@@ -42,6 +42,7 @@ from wakehub.visible import visible
 
 OWNER: Final = "owner"
 PUBLISHER: Final = "wakehub-publisher"
+DOCTOR: Final = "wakehub-doctor"
 _SEGMENT: Final = "[A-Za-z0-9][A-Za-z0-9._:-]*"
 _ADDRESS: Final = re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*")
 _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9._:-]")
@@ -122,8 +123,13 @@ class Agent:
 
     @property
     def is_daemon(self) -> bool:
-        """Whether this is one of the system's own principals and no mailbox."""
+        """Whether this is one of the daemons, which the allowlist binds in their own way (awh1.md §4.3)."""
         return self.agent_id in DAEMONS
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether this is one of the system's own principals and nobody's mailbox."""
+        return is_reserved(self.agent_id)
 
     def had(self, public: bytes) -> bool:
         """Whether `public` is or was this agent's key."""
@@ -153,7 +159,7 @@ class Registry:
 
     def names(self) -> list[str]:
         """The enrolled names, sorted: neither closed nor revoked, the system's own left out."""
-        return sorted(agent.agent_id for agent in self.agents.values() if agent.key and not agent.is_daemon)
+        return sorted(agent.agent_id for agent in self.agents.values() if agent.key and not agent.is_reserved)
 
     def under(self, namespace: str) -> list[str]:
         """The enrolled names under a namespace (``acme/``), sorted."""
@@ -406,6 +412,16 @@ def enroll(places: Places, name: str, hub_id: str, now_s: float) -> Change:
                     f"{name} cannot be enrolled", why=f"{other} differs from it only in case", remedy=f"use {other}"
                 )
         return turn.bind(places.agent_key(name), "enroll", name, now_s)
+
+
+def enroll_doctor(places: Places, now_s: float) -> Change:
+    """Give `wakehub doctor` the principal that its round trips go to; nothing changes when it has one.
+
+    Its binding is that of any agent, under a name that is reserved: the registry needs no other kind of event, and
+    one line in it serves every later run. Raises `Unsafe` when the owner key or a file cannot be used.
+    """
+    with _turn(places) as turn:
+        return turn.bind(places.agent_key(DOCTOR), "enroll", DOCTOR, now_s)
 
 
 def revoke(places: Places, name: str, now_s: float) -> Change:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from wakehub.identity.enrolment import is_reserved
 from wakehub.inbox import admission, leases
 from wakehub.inbox.clock import Now
 from wakehub.inbox.database import Database, Params
@@ -257,6 +258,11 @@ class SqliteInbox:
     def changed(self) -> int:
         return self._db.data_version()
 
+    def damage(self) -> list[str]:
+        with self._db.reading():
+            found = [text for (text,) in self._db.execute("PRAGMA integrity_check(3)")]
+        return [] if found == ["ok"] else found
+
     # --- handing off ---
 
     def next_for(
@@ -423,7 +429,7 @@ class SqliteInbox:
             (now.ms, header.seq),
         )
         self._event(header.seq, "expired", now, by=PUBLISHER)
-        if header.sender == PUBLISHER:
+        if is_reserved(header.sender):
             return
         text = f"expired: {header.id} to {visible(header.recipient)} was not taken within its time; it is gone"
         notice = NewRow(

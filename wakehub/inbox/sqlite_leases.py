@@ -115,6 +115,10 @@ class SqliteLeases:
         with self._db.reading():
             return [lease for lease in self._all() if _end_of(lease, now) is None]
 
+    def stale(self, now: Now) -> list[Lease]:
+        with self._db.reading():
+            return [lease for lease in self._all() if _end_of(lease, now) is not None]
+
     def last_holder(self, address: str, now: Now) -> PastLease | None:
         with self._db.reading():
             ended = [past for name in leases.covering(address) for past in self._ended(name, now)]

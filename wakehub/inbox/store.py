@@ -368,6 +368,10 @@ class Leases(Protocol):
         """Every live lease, in the order of its first name."""
         ...
 
+    def stale(self, now: Now) -> list[Lease]:
+        """Every lease that is not live and was not swept yet, in the order of its first name."""
+        ...
+
     def last_holder(self, address: str, now: Now) -> PastLease | None:
         """The lease that covered `address` and ended last, swept or not; None when nobody ever listened there."""
         ...
@@ -455,6 +459,13 @@ class Inbox(Protocol):
         """
         ...
 
+    def damage(self) -> list[str]:
+        """What is wrong with the record as it is stored, read to its last byte; empty when nothing is.
+
+        Takes as long as reading all of it does. Raises `RecordDamaged` when it cannot even be read.
+        """
+        ...
+
     # --- handing off ---
 
     def next_for(
@@ -537,7 +548,7 @@ class Inbox(Protocol):
         """End up to `limit` open rows whose time is over; returns them.
 
         The body goes; tombstone and events stay. The sender of each gets a row of class fyi from `wakehub-publisher`,
-        signed by `signed`; rows of `wakehub-publisher` itself go without notice. A row in the hands of a live claim is
+        signed by `signed`; rows of the system's own principals go without notice. A row in the hands of a live claim is
         left until the claim ends.
         """
         ...
