@@ -310,6 +310,20 @@ def home() -> Iterator[Home]:
 
 
 @pytest.fixture
+def make_home() -> Iterator[Callable[..., Home]]:
+    """Makes more homes, for a second instance."""
+    made: list[Home] = []
+
+    def make(hub_id: str = "wakehub") -> Home:
+        made.append(Home(hub_id))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.remove()
+
+
+@pytest.fixture
 def make_hub(home: Home) -> Iterator[Callable[..., HubProcess]]:
     """Makes a `HubProcess` that is not started yet, in the test's home unless another is given."""
     made: list[HubProcess] = []
