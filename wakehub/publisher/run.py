@@ -33,6 +33,7 @@ from wakehub.publisher.forwarder import Forwarder
 from wakehub.publisher.hints import Outcome
 from wakehub.publisher.poke import PokeServer
 from wakehub.publisher.sweep import Sweeper
+from wakehub.server.notify import Notifier
 
 _WHAT: Final = "a publisher"
 
@@ -83,6 +84,7 @@ class Publisher:
         self._config = config
         self._lock = lock
         self._log = logger
+        self._notifier = Notifier(os.environ, logger)
         self._sweeper = Sweeper(swept, signer(key))
         self._signer = Signer(config.paths.audit, config.allowlist, owner)
         self._keeper = Keeper(self._signer, signed=self._signed)
@@ -104,9 +106,12 @@ class Publisher:
                 nursery.start_soon(self._forwarder.run)
                 nursery.start_soon(self._sweeper.run)
                 nursery.start_soon(self._watch_lock)
+                nursery.start_soon(self._notifier.feed_watchdog)
                 await nursery.start(self._pokes.run)
+                self._notifier.send("READY=1")
                 self._log.info("publisher ready", socket=str(self._config.paths.publish_socket))
                 number = await anext(signals)
+                self._notifier.send("STOPPING=1")
                 self._log.info("publisher stopping", signal=signal.Signals(number).name)
                 nursery.cancel_scope.cancel()
 
