@@ -14,13 +14,14 @@ import secrets
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from wakehub import __version__
 from wakehub.errors import CannotCreate, Held, Misconfigured, Unsafe
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
-from wakehub.processes import ProcessId
+from wakehub.processes import ProcessId, start_time
 from wakehub.visible import visible
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -345,10 +346,15 @@ def sync_directory(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock, as its file says: pid and the time it took it (RFC 3339 UTC)."""
+    """Who holds a lock, as its file says: pid and the time it took it (RFC 3339 UTC).
+
+    `started` is its start time as `processes.start_time` tells it, `version` the wakehub that it runs; empty: not told.
+    """
 
     pid: int
     since: str
+    started: str = field(default="", compare=False)
+    version: str = field(default="", compare=False)
 
 
 class Lock:
@@ -419,6 +425,7 @@ class Lock:
             "pid": os.getpid(),
             "start": ProcessId.own().started,
             "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "version": __version__,
         }
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
@@ -450,9 +457,16 @@ def read_holder(path: Path) -> Holder | None:
     """The holder that a lock file names, or None when it cannot be told. The name may be of a process long gone."""
     try:
         found = json.loads(read_owned(path, 4096))
-        return Holder(int(found["pid"]), visible(str(found["since"])))
+        told = (visible(str(found.get(key, ""))) for key in ("start", "version"))
+        return Holder(int(found["pid"]), visible(str(found["since"])), *told)
     except (OSError, Unsafe, ValueError, KeyError, TypeError):
         return None
+
+
+def live_holder(path: Path) -> Holder | None:
+    """The holder that a lock file names, if that process still is the one that took it; the lock is not tried."""
+    holder = read_holder(path)
+    return holder if holder and holder.started and start_time(holder.pid) == holder.started else None
 
 
 def _why(error: OSError) -> str:

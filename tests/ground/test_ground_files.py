@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from wakehub import files
+from wakehub import __version__, files
 from wakehub.errors import CannotCreate, Exit, Held, Misconfigured, Unsafe
 from wakehub.files import Lock
 
@@ -343,7 +343,7 @@ def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path) -> None:
     with Lock.acquire(path, what="a hub") as lock:
         assert mode(path) == 0o600
         found = json.loads(path.read_bytes())
-        assert found.keys() == {"pid", "start", "since"}
+        assert found.keys() == {"pid", "start", "since", "version"}
         assert files.read_holder(path) == files.Holder(os.getpid(), found["since"])
         with pytest.raises(Held, match=rf"a hub is already running: pid {os.getpid()} since {found['since']}") as held:
             Lock.acquire(path, what="a hub")
@@ -454,6 +454,24 @@ def test_a_holder_that_cannot_be_told(tmp_path: Path, content: bytes) -> None:
 def test_a_holder_is_shown_safely(tmp_path: Path) -> None:
     files.create(tmp_path / "hub.lock", json.dumps({"pid": 7, "since": "\x1b[2J"}).encode())
     assert files.read_holder(tmp_path / "hub.lock") == files.Holder(7, "\\x1b[2J")
+
+
+def test_a_live_holder_is_the_process_that_took_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "hub.lock"
+    with holding(path) as holder:
+        found = files.live_holder(path)
+        assert found is not None
+        assert (found.pid, found.version) == (holder.pid, __version__)
+        holder.communicate()
+    assert files.read_holder(path) == found
+    assert files.live_holder(path) is None
+
+
+def test_a_pid_that_another_process_has_now_is_no_holder(tmp_path: Path) -> None:
+    path = tmp_path / "hub.lock"
+    for started in ("1", ""):
+        files.replace(path, json.dumps({"pid": os.getpid(), "start": started, "since": "x"}).encode())
+        assert files.live_holder(path) is None
 
 
 # --- sockets ---

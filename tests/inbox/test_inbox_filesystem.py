@@ -1,12 +1,21 @@
 """Network and shared file systems are told apart from local ones, on captured tables of mounts (F62)."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from wakehub.errors import Exit, Misconfigured
 from wakehub.inbox import filesystem
-from wakehub.inbox.filesystem import Mount, check_local, is_shared, mount_of, parse_mount_output, parse_mountinfo
+from wakehub.inbox.filesystem import (
+    Mount,
+    check_local,
+    is_shared,
+    mount_at,
+    mount_of,
+    parse_mount_output,
+    parse_mountinfo,
+)
 from wakehub.inbox.sqlite import SqliteInbox
 
 _MOUNTINFO = """\
@@ -78,7 +87,9 @@ def test_no_table_and_nonsense_tell_nothing() -> None:
 
 
 def test_this_machines_own_table_is_understood(tmp_path: Path) -> None:
-    assert mount_of("/", filesystem._mounts()) is not None
+    mount = mount_at(tmp_path)
+    assert mount is not None
+    assert os.path.realpath(tmp_path).startswith(mount.point)
     check_local(tmp_path)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import structlog
+import trio
 
 from wakehub.server.notify import Notifier
 
@@ -53,6 +54,21 @@ def test_without_a_supervisor_nothing_is_sent_or_said():
     notifier, logs = _notifier({})
     notifier.send("READY=1")
     assert (logs, notifier.watchdog_s) == ([], None)
+
+
+async def test_the_watchdog_is_fed_until_the_loop_stops(supervisor, autojump_clock):
+    environ = {"NOTIFY_SOCKET": supervisor.getsockname(), "WATCHDOG_USEC": "30000000"}
+    notifier, _ = _notifier(environ)
+    with trio.move_on_after(31):
+        await notifier.feed_watchdog()
+    assert [supervisor.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+
+
+async def test_without_a_watchdog_none_is_fed(supervisor):
+    await _notifier({"NOTIFY_SOCKET": supervisor.getsockname()})[0].feed_watchdog()
+    supervisor.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        supervisor.recv(1000)
 
 
 @pytest.mark.parametrize("address", ["/nowhere/notify", "x" * 200, "@"])

@@ -38,14 +38,18 @@ def check_local(directory: Path) -> None:
 
     A machine whose mounts cannot be read is given the benefit of the doubt.
     """
-    place = os.path.realpath(directory)
-    mount = mount_of(place, _mounts())
+    place, mount = os.path.realpath(directory), mount_at(directory)
     if mount is not None and is_shared(mount.kind):
         raise Misconfigured(
             f"{visible(place)} lies on a shared file system ({visible(mount.kind)} at {visible(mount.point)})",
             why="several machines or kernels may write there, and the record would lose rows",
             remedy="name a directory on a local disk with --state-dir",
         )
+
+
+def mount_at(directory: Path) -> Mount | None:
+    """The mount that `directory` lies on; None when the machine's mounts cannot be read."""
+    return mount_of(os.path.realpath(directory), _mounts())
 
 
 def is_shared(kind: str) -> bool:

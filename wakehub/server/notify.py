@@ -8,6 +8,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+import trio
+
 
 class Notifier:
     """Sends ``READY=1``, ``STOPPING=1``, ``WATCHDOG=1`` and ``STATUS=…`` to where the supervisor listens."""
@@ -34,6 +36,12 @@ class Notifier:
             self._failing = True
         else:
             self._failing = False
+
+    async def feed_watchdog(self) -> None:
+        """Send ``WATCHDOG=1`` until cancelled, from the loop that is to be proven alive; returns if nobody watches."""
+        while self.watchdog_s is not None:
+            self.send("WATCHDOG=1")
+            await trio.sleep(self.watchdog_s)
 
 
 def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:

@@ -108,7 +108,7 @@ class Server:
                             intake.start_soon(self._accept, self._sockets.stats, self._take_stats_reader)
                             intake.start_soon(self._every_second)
                             intake.start_soon(self._watch_path)
-                            intake.start_soon(self._feed_watchdog)
+                            intake.start_soon(self._notifier.feed_watchdog)
                             await self._announce()
                     self._begin_drain()
                 process.cancel_scope.cancel()
@@ -302,13 +302,6 @@ class Server:
         if status != self._status:
             self._status = status
             self._notifier.send(status)
-
-    async def _feed_watchdog(self) -> None:
-        if self._notifier.watchdog_s is None:
-            return
-        while True:
-            self._notifier.send("WATCHDOG=1")
-            await trio.sleep(self._notifier.watchdog_s)
 
     async def _watch_path(self) -> None:
         while True:
