@@ -33,7 +33,7 @@ for round in range(rounds):
     for number in range(share, len(agents), int(sys.argv[3])):
         to = agents[(number + 1 + 7 * round) % len(agents)]
         sent = send(config, SendRequest(to=to, body=f"{round}".encode(), sender=agents[number]))
-        print(sent.ids[0], flush=True)
+        print(sent.row_ids[0], flush=True)
 """
 
 
