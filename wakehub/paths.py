@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from wakehub.errors import Misconfigured
 from wakehub.identity.keys import file_stem
+from wakehub.visible import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,11 @@ def _first(environ: Mapping[str, str], *names: str) -> Path | None:
 def _platform(which: str) -> Path:
     import platformdirs
 
-    found = getattr(platformdirs, which)("wakehub", appauthor=False)
+    try:
+        found = getattr(platformdirs, which)("wakehub", appauthor=False)
+    except RuntimeError as error:  # neither HOME nor the user database knows a home directory
+        raise Misconfigured(
+            "there is no home directory", why=visible(str(error)), remedy="set WAKEHUB_HOME to an absolute path"
+        ) from error
     assert isinstance(found, Path)
     return found

@@ -31,7 +31,7 @@ def run(argv: list[str]) -> int:
         return int(end.code or 0)
 
 
-def parser() -> Parser:
+def build_parser() -> Parser:
     """The parser of the whole command line."""
     top = Parser(
         prog="wakehub",
@@ -54,7 +54,7 @@ def parser() -> Parser:
 def _run(argv: list[str]) -> int:
     for word in argv:
         _check_word(word)
-    args = parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     if args.version:
         output.say(f"wakehub {__version__}")
         return 0

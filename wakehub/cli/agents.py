@@ -38,13 +38,13 @@ def add(commands: Commands) -> None:
         "revoke",
         "end an agent's key, or one session key",
         run_revoke,
-        examples=("wakehub revoke alice", "wakehub revoke alice --key -kP9vQ2…"),
+        examples=("wakehub revoke alice", "wakehub revoke alice --key=kP9vQ2…"),
         details="Sessions of that key end within 2 s. Its mail is kept. Enrolling the name again gives it another key."
         + _OWNER,
         json_keys="agent_id, changed, generation",
     )
     revoke.add_argument("name", metavar="NAME")
-    revoke.add_argument("--key", metavar="B64", help="only this session key, as `delegate --json` prints it")
+    revoke.add_argument("--key", metavar="B64", help="only this session key, as `delegate` prints it; with =")
     commands.add(
         "close",
         "end a name; mail to it is refused",
