@@ -134,7 +134,9 @@ class Server:
     async def _answers(self) -> bool:
         try:
             async with await trio.open_unix_socket(os.fspath(self._sockets.hub.path)) as stream:
-                return bool(await stream.receive_some(1))
+                await stream.send_eof()
+                answer = b"".join([part async for part in stream])  # to its end: the slot is free again
+                return bool(answer)
         except (OSError, trio.BrokenResourceError):
             return False  # everybody comes back at once after a restart, and the backlog was full
 
