@@ -51,9 +51,8 @@ def run_up(config: Config, *, commands: Mapping[str, Sequence[str]] | None = Non
         check_socket_directory(directory)
     for line in ensure_home(config):
         say(line)
-    with Lock.acquire(config.paths.lock("up"), what="wakehub up"), _tether() as tether:
-        tree = _Tree(commands or child_commands(config), tether)
-        return trio.run(tree.run, config)
+    with Lock.acquire(config.paths.lock("up"), what="wakehub up"), hand_down_tether() as tether:
+        return trio.run(Tree(commands or child_commands(config), tether).run, config)
 
 
 def child_commands(config: Config) -> dict[str, list[str]]:
@@ -69,13 +68,17 @@ def child_commands(config: Config) -> dict[str, list[str]]:
 
 def say(line: str) -> None:
     """One line for whoever watches; that nobody does any more is no reason to end."""
-    with contextlib.suppress(OSError, ValueError):
+    try:
         print(visible(line), flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # else what is still buffered would fail again at exit
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
-def _tether() -> Iterator[int]:
-    """The end of the tether to hand down, while the other one stays here and is inherited by nobody."""
+def hand_down_tether() -> Iterator[int]:
+    """The end of a tether for children to inherit, while the other one stays here and is inherited by nobody."""
     handed_down, kept = os.pipe()
     try:
         yield handed_down
@@ -84,15 +87,19 @@ def _tether() -> Iterator[int]:
         os.close(kept)
 
 
-class _Tree:
-    def __init__(self, commands: Mapping[str, Sequence[str]], tether: int) -> None:
+class Tree:
+    """Keeps one child per entry of `commands` alive; each inherits `tether`. `say` gets one line per state change."""
+
+    def __init__(self, commands: Mapping[str, Sequence[str]], tether: int, say: Say = say) -> None:
         self._commands = commands
         self._tether = tether
+        self._say = say
         self._running: set[trio.Process] = set()
         self._stop = trio.CancelScope()
         self._status: int = Exit.DONE
 
     async def run(self, config: Config) -> int:
+        """Run the children of the instance `config` until a signal or a final status; returns the exit status."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as around:
                 around.start_soon(self._heed, signals)
@@ -100,9 +107,9 @@ class _Tree:
                     async with trio.open_nursery() as children:
                         for name, command in self._commands.items():
                             children.start_soon(self._keep, name, command)
-                        children.start_soon(_tell_when_ready, config)
+                        children.start_soon(self._tell_when_ready, config)
                 around.cancel_scope.cancel()
-        say("up: stopped")
+        self._say("up: stopped")
         return self._status
 
     async def _heed(self, signals: AsyncIterator[int]) -> None:
@@ -111,7 +118,7 @@ class _Tree:
                 for process in self._running:
                     process.kill()
             else:
-                say(f"up: {signal.Signals(number).name}, stopping")
+                self._say(f"up: {signal.Signals(number).name}, stopping")
                 self._stop.cancel()
 
     async def _keep(self, name: str, command: Sequence[str]) -> None:
@@ -120,13 +127,13 @@ class _Tree:
             began = trio.current_time()
             status = await self._run_once(name, command)
             if status in _FINAL:
-                say(f"{name}: ended with {status}, which is final; its own last line says why")
+                self._say(f"{name}: ended with {status}, which is final; its own last line says why")
                 self._status = status
                 self._stop.cancel()
                 return
             if trio.current_time() - began >= RESTART_RESET_AFTER_SECONDS:
                 delay_ms = RESTART_FIRST_MS
-            say(f"{name}: ended ({_how(status)}); starting it again in {delay_ms / 1000:g} s")
+            self._say(f"{name}: ended ({_how(status)}); starting it again in {delay_ms / 1000:g} s")
             await trio.sleep(delay_ms / 1000)
             delay_ms = min(delay_ms * 2, RESTART_CAP_MS)
 
@@ -140,12 +147,22 @@ class _Tree:
         )
         self._running.add(process)
         try:
-            say(f"{name}: running as pid {process.pid}")
+            self._say(f"{name}: running as pid {process.pid}")
             status: int = await process.wait()
             return status
         finally:
             await _end(process)
             self._running.discard(process)
+
+    async def _tell_when_ready(self, config: Config) -> None:
+        for socket, question in ((config.hub_socket, b""), (config.paths.publish_socket, b'{"v":1,"ids":[]}\n')):
+            while not await _answers(socket, question):  # noqa: ASYNC110 - another process, nothing to wait on
+                await trio.sleep(READY_POLL_MS / 1000)
+        self._say(f"ready: the hub answers at {config.hub_socket}")
+        self._say("next, in other terminals:")
+        self._say("  wakehub listen --as alice")
+        self._say("  echo 'hello alice' | wakehub send --as bob --to alice --stdin")
+        self._say("  (a new name is enrolled when it is first used; `wakehub enroll NAME` does only that)")
 
 
 async def _end(process: trio.Process) -> None:
@@ -161,18 +178,7 @@ async def _end(process: trio.Process) -> None:
 
 
 def _how(status: int) -> str:
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-
-
-async def _tell_when_ready(config: Config) -> None:
-    for socket, question in ((config.hub_socket, b""), (config.paths.publish_socket, b'{"v":1,"ids":[]}\n')):
-        while not await _answers(socket, question):  # noqa: ASYNC110 - another process, nothing to wait on
-            await trio.sleep(READY_POLL_MS / 1000)
-    say(f"ready: the hub answers at {config.hub_socket}")
-    say("next, in other terminals:")
-    say("  wakehub listen --as alice")
-    say("  echo 'hello alice' | wakehub send --as bob --to alice --stdin")
-    say("  (a new name is enrolled when it is first used; `wakehub enroll NAME` does only that)")
+    return f"signal {-status}, {signal.strsignal(-status)}" if status < 0 else f"status {status}"
 
 
 async def _answers(path: Path, question: bytes) -> bool:
