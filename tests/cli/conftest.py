@@ -81,3 +81,19 @@ def shell(home: Path) -> Callable[[str], Result]:
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return call
+
+
+@pytest.fixture
+def up(home: Path) -> Iterator[Path]:
+    """A running `wakehub up` in `home`, ready."""
+    words = [sys.executable, "-P", "-m", "wakehub", "up"]
+    running = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
+    )
+    try:
+        assert running.stdout is not None
+        assert any(line.startswith(b"ready:") for line in running.stdout), "`wakehub up` ended before it was ready"
+        yield home
+    finally:
+        running.terminate()
+        running.communicate()
