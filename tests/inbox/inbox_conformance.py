@@ -362,6 +362,18 @@ class InboxConformance:
         ids = [put(inbox, "bob", name).id for name in ("b", "a", "c")]
         assert [header.id for header in inbox.headers([ids[2], ids[0], ids[2], ids[1]])] == ids
 
+    def test_housekeeping_with_nothing_to_do_changes_nothing(self, inbox: Inbox) -> None:
+        put(inbox, "bob", "alice")
+        inbox.open_box("alice", 1, START)
+        listen(inbox, "alice")
+        before = inbox.changed()
+        inbox.expire(START)
+        inbox.prune(START)
+        inbox.leases.sweep(START)
+        inbox.open_box("alice", 1, START)
+        inbox.record_hint([], None, START)
+        assert inbox.changed() == before
+
     def test_changed_differs_after_any_commit_and_only_then(self, inbox: Inbox, other: Inbox) -> None:
         tokens = [inbox.changed()]
         assert inbox.changed() == tokens[0]
@@ -657,6 +669,7 @@ class InboxConformance:
         assert take(inbox, wide) is not None
         exact = listen(inbox, "acme/x")
         assert take(inbox, exact) is None
+        assert not inbox.hand_off(row.id, exact.token, "flushed", START)
         assert inbox.hand_off(row.id, wide.token, "flushed", START)
 
     def test_a_namespace_goes_on_when_its_specific_listener_dies(
@@ -673,10 +686,15 @@ class InboxConformance:
     def test_names_pick_within_a_lease(self, inbox: Inbox) -> None:
         put(inbox, "bob", "acme/x", b"x")
         put(inbox, "bob", "acme/y", b"y")
-        wide = listen(inbox, "acme/")
-        head = inbox.next_for(["acme/y"], wide.token, START)
-        assert head is not None
-        assert head.recipient == "acme/y"
+        put(inbox, "bob", "acmeish/z", b"z")
+        wide = listen(inbox, "acme/", "acmeish/z")
+        for name in ("acme/y", "acmeish/z"):
+            head = inbox.next_for([name], wide.token, START)
+            assert head is not None
+            assert head.recipient == name
+        for row in inbox.unread("acme/x") + inbox.unread("acme/y"):
+            inbox.claim(row.id, wide.token, START)
+        assert inbox.next_for(["acme/"], wide.token, START) is None
 
     def test_a_listener_with_many_names_takes_the_oldest_of_all(self, inbox: Inbox) -> None:
         for recipient in ("b", "ns/z", "a", "ns/y"):
@@ -954,11 +972,16 @@ class InboxConformance:
             late = Now(START.ms + step, START.mono_ms + 300_000, START.boot)
             assert inbox.leases.holder("alice", late) is None
 
-    def test_a_renewal_in_the_future_of_another_boot_counts_from_when_it_is_seen(self, inbox: Inbox) -> None:
+    @pytest.mark.parametrize("seen_by", ["acquire", "sweep"])
+    def test_a_renewal_in_the_future_of_another_boot_counts_from_when_it_is_seen(
+        self, inbox: Inbox, seen_by: str
+    ) -> None:
         elsewhere = replace(ProcessId.own(), boot="another")
         listen(inbox, "alice", now=at(8 * 3600), process=elsewhere)
-        assert isinstance(inbox.leases.acquire(["alice"], ProcessId.own(), "alice", START), HeldBy)
-        inbox.leases.sweep(START)
+        if seen_by == "acquire":
+            assert isinstance(inbox.leases.acquire(["alice"], ProcessId.own(), "alice", START), HeldBy)
+        else:
+            assert inbox.leases.sweep(START) == []
         assert inbox.leases.holder("alice", at(299)) is not None
         assert inbox.leases.holder("alice", at(300)) is None
 

@@ -382,7 +382,7 @@ class SqliteInbox:
 
     def ack(self, ids: Sequence[str], by: str, session: str | None, now: Now) -> list[Ack]:
         with self._db.transaction():
-            return [self._ack(id, by, session or None, now) for id in ids]
+            return [self._ack(id, by, session, now) for id in ids]
 
     def _ack(self, id: str, by: str, session: str | None, now: Now) -> Ack:
         done = self._db.execute(_ACK, {"id": id, "session": session, **moment(now)})
