@@ -43,7 +43,7 @@ AGENTS = (b"team/a", b"team/b", b"team/c", b"d", b"team/" + b"e" * 60, "é/f".en
 TOPICS = (b"#team", b"#team/x", b"#_inbox/team/a", b"#_inbox/d", b"#other", b"#")
 ROW_IDS = (b"m_1", b"m_2", b"", b"r" * 128, b"r" * 129)
 MAX_CONNECTIONS = 8
-MAX_OPERATIONS = 150
+MAX_OPERATIONS = 80
 KEY = KeyPair(bytes([5]) * 32)
 
 

@@ -1,8 +1,8 @@
 """The long run, by hand: `python tests/fuzz/run.py --seconds 2400 --seed 7`.
 
-Goes round the targets until the time is up, each with its share of the inputs, and prints inputs, seconds, outcomes
-and findings. The inputs of a target depend on the seed alone, so a run can be had again. Exit 1 when there is a
-finding.
+Goes round the targets until the time is up (or `--inputs` is reached, or five inputs were found that must not do what
+they do), each with its share of the inputs, and prints inputs, seconds, outcomes and findings. The inputs of a target
+depend on the seed alone, so a run can be had again. Exit 1 when there is a finding.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fuzz_hub import machine
 from fuzz_parsers import parsers
-from fuzz_target import Run
+from fuzz_target import MAX_FINDINGS, Run
 
 INPUTS_PER_SHARE = 100
 REPORT_SECONDS = 60
@@ -22,12 +22,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     targets = {target.name: target for target in (*parsers(), machine())}
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=60, help="how long (default: 60)")
+    options.add_argument("--inputs", type=float, default=float("inf"), help="how many (default: no limit)")
     options.add_argument("--seed", type=int, default=0, help="which inputs (default: 0)")
     options.add_argument("--target", action="append", choices=sorted(targets), help="only this one; may be repeated")
     args = options.parse_args(argv)
     runs = [(Run(targets[name], args.seed), targets[name].share) for name in args.target or targets]
     began = reported = time.monotonic()
-    while time.monotonic() - began < args.seconds and not all(run.is_over for run, _ in runs):
+    while time.monotonic() - began < args.seconds and _inputs(runs) < args.inputs and _findings(runs) < MAX_FINDINGS:
         for run, share in runs:
             run.go_on(INPUTS_PER_SHARE * share)
         if time.monotonic() - reported > REPORT_SECONDS:
