@@ -43,6 +43,7 @@ from wakehub.limits import (
     PUBLISHER_TICK_MS,
     PUBLISHER_UNAUTHORIZED_RETRY_SECONDS,
     RECORD_RETRY_SECONDS,
+    SWEEP_ROWS,
     WAKE_BATCH,
 )
 from wakehub.log import Repeats
@@ -101,6 +102,7 @@ class Forwarder:
         self._trouble = ""
         self._repeats = Repeats()
         self._seen: object = None
+        self._is_more = False
         self._quiet_until = -math.inf
 
     # --- what a sender asks ---
@@ -147,14 +149,17 @@ class Forwarder:
         return late if in_a_box and self._link == "up" else Outcome("hub_down", holder=late.holder)
 
     async def _look_up(self, read: Callable[[], Sequence[Header]]) -> list[tuple[Header, Box]]:
-        """What `read` finds in the record, each with an empty box that says whom to wake."""
+        """What `read` finds in the record, each with an empty box that says whom to wake.
+
+        Cancelling does not wait for a record that is locked: a sender is answered in time, whatever it does.
+        """
 
         def with_targets() -> list[tuple[Header, Box]]:
             rows, now = read(), Now.read()
             boxes = {name: self._box(name, now) for name in {row.recipient for row in rows}}
             return [(row, boxes[row.recipient]) for row in rows]
 
-        return await trio.to_thread.run_sync(with_targets)
+        return await trio.to_thread.run_sync(with_targets, abandon_on_cancel=True)
 
     def _box(self, recipient: str, now: Now) -> Box:
         lease = self._inbox.leases.resolve(recipient, now)
@@ -255,13 +260,13 @@ class Forwarder:
         looked = -math.inf
         while not needs_renewal(bundle, self._wall()):
             self._rung = trio.Event()
-            if not self._boxes or trio.current_time() - looked >= _TICK_S:
-                looked = trio.current_time()
-                await self._look()
             if self._boxes:
                 await self._send(prover)
-            else:
-                with trio.move_on_after(_TICK_S):
+            if trio.current_time() - looked >= _TICK_S or (self._is_more and not self._boxes):
+                looked = trio.current_time()
+                await self._look()
+            if not self._boxes and not self._is_more:
+                with trio.move_on_at(looked + _TICK_S):
                     await self._rung.wait()
 
     async def _look(self) -> None:
@@ -270,22 +275,26 @@ class Forwarder:
             return
         try:
             token = await trio.to_thread.run_sync(self._inbox.changed)
-            if token != self._seen:
-                with self._looking():
-                    for row, box in await self._look_up(self._inbox.unhinted):
-                        self._put(row, box)
-                self._seen = token
+            if token == self._seen:
+                self._is_more = False
+                return
+            with self._looking():
+                rows = await self._look_up(self._inbox.unhinted)
+                for row, box in rows:
+                    self._put(row, box)
+            self._seen, self._is_more = token, len(rows) == SWEEP_ROWS
         except WakehubError as error:
             self._record_trouble(error)
 
     def _look_again_after(self, seconds: float) -> None:
-        self._seen = None
+        self._seen, self._is_more = None, False
         self._quiet_until = trio.current_time() + seconds
 
     async def _send(self, prover: Prover) -> None:
         """Wake for up to 64 boxes once the budget allows it, and settle them; raises `HubError`."""
-        await self._spend(min(len(self._boxes), WAKE_BATCH) + 1)
-        batch = [self._boxes.pop(name) for name in list(self._boxes)[:WAKE_BATCH]]
+        size = min(len(self._boxes), WAKE_BATCH)
+        await self._spend(size + 1)  # meanwhile more rows may come into the same boxes
+        batch = [self._boxes.pop(name) for name in list(self._boxes)[:size]]
         codes = await prover.deliver([(box.target, box.wake()) for box in batch], self._spend)
         for code in dict.fromkeys(codes):
             await self._conclude([box for box, found in zip(batch, codes, strict=False) if found == code], code)
