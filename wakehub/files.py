@@ -24,6 +24,7 @@ from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
 from wakehub.processes import ProcessId, start_time
 from wakehub.visible import visible
 
+_OVERFLOW_UID = 65534
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -58,20 +59,73 @@ def check_directory(path: Path) -> None:
         raise Unsafe(f"directory {shown} cannot be looked at", why=_why(error), remedy="see who changed it") from error
     if not stat.S_ISDIR(found.st_mode):
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
-        raise Unsafe(f"{shown} is {kind}", why="it must be a real directory", remedy="remove it, or choose another")
+        raise Unsafe(f"{shown} is {kind}", why="it must be a real directory", remedy=f"remove it, or {elsewhere()}")
+    mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid():
         raise Unsafe(
-            f"directory {shown} belongs to uid {found.st_uid}",
-            why=f"it must belong to uid {os.geteuid()}",
-            remedy="choose another directory (WAKEHUB_HOME); it is not ours to change",
+            f"directory {shown} belongs to {_owner(found.st_uid)} and has mode {mode:04o}",
+            why=f"it must belong to uid {os.geteuid()}, and is not ours to change",
+            remedy=elsewhere(),
         )
-    mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         raise Unsafe(
             f"directory {shown} has mode {mode:04o}",
             why="group or others may enter it; it must be 0700",
-            remedy=f"chmod 700 {shown}",
+            remedy=f"chmod 700 {shown}, or {elsewhere()}",
         )
+
+
+def risk_above(directory: Path) -> str:
+    """Why others could move away what lies below `directory`, with its mode and owner; empty when they cannot.
+
+    Inside a user namespace (a container, a sandbox) all owners outside of it appear as one uid: not known is not
+    unsafe, its mode decides (fault F54).
+    """
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return ""
+    mode = stat.S_IMODE(found.st_mode)
+    shown = f"belongs to {_owner(found.st_uid)} and has mode {mode:04o}"
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        return f"{shown}: others can move away what is in it"
+    if found.st_uid in (0, os.geteuid()) or (found.st_uid == _OVERFLOW_UID and _in_user_namespace()):
+        return ""
+    return f"{shown}, who can move away what is in it"
+
+
+def elsewhere() -> str:
+    """Advice behind a refusal: the setting of a home that would pass every check here and now, if one is found."""
+    for home in (Path(os.path.expanduser("~")) / ".wakehub", Path(f"/tmp/wakehub-{os.geteuid()}")):
+        if _is_usable_home(home):
+            return f"set WAKEHUB_HOME={visible(str(home))}"
+    return "set WAKEHUB_HOME to a directory of yours, below such that only you and root can write to"
+
+
+def _is_usable_home(home: Path) -> bool:
+    if not home.is_absolute() or len(os.fsencode(home / "run")) > MAX_SOCKET_DIRECTORY_BYTES:
+        return False
+    if any(map(risk_above, home.parents)):
+        return False
+    try:
+        found = os.lstat(home)
+    except FileNotFoundError:
+        return os.access(home.parent, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+
+
+def _owner(uid: int) -> str:
+    outside = uid == _OVERFLOW_UID and _in_user_namespace()
+    return f"uid {uid} (anybody outside this user namespace)" if outside else f"uid {uid}"
+
+
+def _in_user_namespace() -> bool:
+    try:
+        return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+    except OSError:
+        return False
 
 
 def check_socket_directory(path: Path) -> None:

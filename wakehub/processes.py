@@ -65,7 +65,7 @@ def start_time(pid: int) -> str | None:
     except PermissionError:
         pass
     # In C and UTC, so that two processes with other settings read the same.
-    state, _, started = _asked("/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)).partition(" ")
+    state, _, started = asked("/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)).partition(" ")
     return None if state.startswith("Z") else started.strip()
 
 
@@ -90,10 +90,34 @@ def boot_id() -> str:
         except OSError:
             return ""
     # Not kern.boottime: that moves when the clock is set.
-    return _asked("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
+    return asked("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
 
 
-def _asked(*command: str) -> str:
+def parent(pid: int) -> int | None:
+    """The pid of the parent of process `pid`; None when it cannot be told."""
+    if sys.platform != "linux":
+        answer = asked("/bin/ps", "-o", "ppid=", "-p", str(pid))
+        return int(answer) if answer.isdecimal() else None
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return int(line[line.rindex(b")") + 2 :].split()[1])
+
+
+def open_files(pid: int) -> tuple[int, int] | None:
+    """How many descriptors process `pid` has open, and its soft limit; None where the platform does not tell."""
+    try:
+        limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
+        used = len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return None
+    soft = next((line.split()[3] for line in limits if line.startswith("Max open files")), "unlimited")
+    return used, int(soft) if soft.isdecimal() else sys.maxsize
+
+
+def asked(*command: str) -> str:
+    """What a program of the system prints, in C and UTC; empty when there is no such program."""
     import subprocess  # only where there is no /proc
 
     environment = {"LC_ALL": "C", "TZ": "UTC"}

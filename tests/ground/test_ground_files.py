@@ -91,6 +91,60 @@ def test_a_directory_of_somebody_else_is_refused_with_its_owner(
         files.private_directory(tmp_path)
 
 
+def owned_by(monkeypatch: pytest.MonkeyPatch, directory: Path, uid: int) -> None:
+    """Let `directory` belong to `uid`, which takes root in earnest."""
+    lstat = os.lstat
+
+    def told(path: os.PathLike[str] | str) -> os.stat_result:
+        found = lstat(path)
+        return os.stat_result((*found[:4], uid, *found[5:])) if Path(path) == directory else found
+
+    monkeypatch.setattr(os, "lstat", told)
+
+
+def test_outside_a_user_namespace_nobody_is_somebody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned_by(monkeypatch, tmp_path, 65534)
+    monkeypatch.setattr(files, "_in_user_namespace", lambda: False)
+    assert files.risk_above(tmp_path).startswith("belongs to uid 65534 and has mode 0700")
+
+
+def test_inside_a_user_namespace_an_unknown_owner_is_no_risk_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned_by(monkeypatch, tmp_path, 65534)
+    monkeypatch.setattr(files, "_in_user_namespace", lambda: True)
+    assert files.risk_above(tmp_path) == ""
+    with pytest.raises(Unsafe, match=r"65534 \(anybody outside this user namespace\) and has mode 0700") as refusal:
+        files.check_directory(tmp_path)
+    assert "WAKEHUB_HOME=" in refusal.value.remedy
+    tmp_path.chmod(0o777)
+    assert "mode 0777: others can move away" in files.risk_above(tmp_path)
+
+
+def test_a_runtime_directory_for_all_is_a_risk_unless_sticky(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    assert "mode 0777" in files.risk_above(tmp_path)
+    tmp_path.chmod(0o1777)
+    assert files.risk_above(tmp_path) == ""
+    assert files.risk_above(tmp_path / "absent") == ""
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_what_is_proposed_instead_passes_the_checks_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """The home directory if its place is safe, else a private one in /tmp; never one that would be refused as well."""
+    with tempfile.TemporaryDirectory(prefix="wh", dir="/tmp") as name:
+        home = Path(name)
+        monkeypatch.setenv("HOME", name)
+        assert files.elsewhere() == f"set WAKEHUB_HOME={home}/.wakehub"
+        (home / ".wakehub").mkdir(mode)
+        proposed = files.elsewhere().partition("WAKEHUB_HOME=")[2]
+        assert (proposed == f"{home}/.wakehub") == (mode == 0o700)
+        home.chmod(0o777)
+        assert str(home) not in files.elsewhere()
+
+
 def test_a_directory_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "mkdir", failing(errno.EROFS))
     with pytest.raises(CannotCreate, match="EROFS") as refusal:

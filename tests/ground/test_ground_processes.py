@@ -107,7 +107,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What ps and sysctl say, as on macOS; the pids are real."""
     answers: dict[str, str] = {}
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(processes, "_asked", lambda command, *_: answers.get(command.rpartition("/")[2], ""))
+    monkeypatch.setattr(processes, "asked", lambda command, *_: answers.get(command.rpartition("/")[2], ""))
     return answers
 
 
@@ -130,8 +130,8 @@ def test_the_boot_on_macos(mac: dict[str, str]) -> None:
 
 
 def test_a_command_that_is_not_there_answers_nothing() -> None:
-    assert processes._asked("/nonexistent/ps", "-o", "stat=") == ""
-    assert processes._asked(sys.executable, "-c", "import os; print(os.environ['LC_ALL'], os.environ['TZ'])") == "C UTC"
+    assert processes.asked("/nonexistent/ps", "-o", "stat=") == ""
+    assert processes.asked(sys.executable, "-c", "import os; print(os.environ['LC_ALL'], os.environ['TZ'])") == "C UTC"
 
 
 # --- the tether ---
@@ -169,3 +169,21 @@ def test_without_a_tether_nothing_is_held(value: str) -> None:
     environ = {processes.TETHER: value, "KEPT": "1"}
     processes.hold_tether(environ)
     assert environ == {"KEPT": "1"}
+
+
+def test_the_parent_of_a_process() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert processes.parent(child.pid) == os.getpid()
+        child.communicate(b"\n")
+    assert processes.parent(child.pid) is None
+
+
+def test_open_files_are_counted() -> None:
+    before = processes.open_files(os.getpid())
+    if sys.platform != "linux":
+        assert before is None
+        return
+    assert before is not None
+    with open(os.devnull):
+        assert processes.open_files(os.getpid()) == (before[0] + 1, before[1])
+    assert processes.open_files(2**22 + 1) is None

@@ -9,7 +9,6 @@ exit status is 1 with a fault, 3 when it admits nobody and that was required, el
 """
 
 import itertools
-import json
 import os
 import resource
 import socket
@@ -24,10 +23,12 @@ from wakehub import files
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity import keys, peercred
-from wakehub.identity.allowlist import DAEMONS, Allowlist, AllowlistFile, Unusable
+from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
+from wakehub.identity.enrolment import is_reserved
 from wakehub.identity.stamps import NS
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
-from wakehub.processes import start_time
+from wakehub.ops.supervisor import supervisor_of
+from wakehub.processes import open_files
 from wakehub.server.listener import connection_ceiling
 from wakehub.visible import visible
 
@@ -37,7 +38,6 @@ JSON_KEYS: Final = (
     "supervisor", "paths", "findings",
 )  # fmt: skip
 _MARKS: Final[dict[Level, str]] = {"ok": "✓", "note": "!", "fault": "✗"}
-_NOBODY: Final = 65534  # who owns what lies outside a user namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,25 +154,8 @@ def _directory(path: Path) -> Iterator[Finding]:
 def _ancestors(path: Path) -> Iterator[Finding]:
     """Above our directory: who could move it away. They could not read it, so this is a note."""
     for above in path.parents:
-        try:
-            found = os.lstat(above)
-        except OSError:
-            continue
-        mode = stat.S_IMODE(found.st_mode)
-        if mode & 0o022 and not mode & stat.S_ISVTX:
-            yield Finding(
-                "directory",
-                "note",
-                f"{above}, above {path}, has mode {mode:04o}: others can move what is in it away",
-                f"chmod go-w {above}, or choose another directory (WAKEHUB_HOME)",
-            )
-        elif found.st_uid not in (0, os.geteuid(), _NOBODY):
-            yield Finding(
-                "directory",
-                "note",
-                f"{above}, above {path}, belongs to uid {found.st_uid}, who can move what is in it away",
-                "choose a directory below your own (WAKEHUB_HOME)",
-            )
+        if risk := files.risk_above(above):
+            yield Finding("directory", "note", f"{above}, above {path}, {risk}", files.elsewhere())
 
 
 def _length(directory: Path) -> Iterator[Finding]:
@@ -248,7 +231,7 @@ def _admission(config: Config) -> tuple[list[Finding], dict[str, Any]]:
 
 
 def _allowlist(found: Allowlist, now_s: float) -> tuple[Finding, dict[str, Any]]:
-    names = sorted(name for name, entry in found.agents.items() if entry.may_delegate() and name not in DAEMONS)
+    names = sorted(name for name, entry in found.agents.items() if entry.may_delegate() and not is_reserved(name))
     age_s = (int(now_s * NS) - found.refreshed_at) // NS
     signed = f"signed {age_s} s ago, good for {found.valid_for_secs} s"
     about = (
@@ -291,7 +274,14 @@ def _descriptors(config: Config) -> tuple[list[Finding], dict[str, Any]]:
         level: Level = "ok" if ceiling == config.limits.max_connections else "note"
         detail = f"ceiling of {ceiling} connections, {config.limits.max_connections} configured"
         finding = Finding("descriptors", level, detail, "raise the limit of open files (LimitNOFILE=, ulimit -n)")
-    return [finding], {"descriptors": {"soft": soft, "hard": hard, "ceiling": ceiling}}
+    return [finding], {"descriptors": {"soft": soft, "hard": hard, "ceiling": ceiling, **_hub_descriptors(config)}}
+
+
+def _hub_descriptors(config: Config) -> dict[str, int]:
+    """What the running hub has open and may have, which its own start decided, not ours."""
+    holder = files.live_holder(config.paths.lock("hub"))
+    found = open_files(holder.pid) if holder else None
+    return {"hub_open": found[0], "hub_soft": found[1]} if found else {}
 
 
 def _peer_credentials(config: Config) -> tuple[list[Finding], dict[str, Any]]:
@@ -311,31 +301,12 @@ def _peer_credentials(config: Config) -> tuple[list[Finding], dict[str, Any]]:
 
 
 def _running(config: Config) -> tuple[list[Finding], dict[str, Any]]:
-    hub, up = (_live_holder(config.paths.lock(name)) for name in ("hub", "up"))
-    unit = f"wakehub up, pid {up}" if up else _unit(hub)
-    detail = f"the hub runs as pid {hub}" if hub else "no hub runs"
-    detail += f", supervised by {unit}" if hub and unit else ", supervised by nothing known" if hub else ""
-    return [Finding("process", "ok", detail)], {"hub": hub, "supervisor": unit if hub else None}
-
-
-def _live_holder(lock: Path) -> int | None:
-    """The pid that a lock file names, if that process still is the one that took it. The lock itself is not tried."""
-    try:
-        found = json.loads(files.read_owned(lock, 4096))
-        pid, started = int(found["pid"]), str(found["start"])
-    except (OSError, WakehubError, ValueError, KeyError, TypeError):
-        return None
-    return pid if started and start_time(pid) == started else None
-
-
-def _unit(pid: int | None) -> str | None:
-    """The systemd unit that a process belongs to, by its control group."""
-    try:
-        groups = Path(f"/proc/{pid}/cgroup").read_text().split("\n")
-    except OSError:
-        return None
-    units = [part for group in groups for part in group.split("/") if part.endswith(".service")]
-    return next((unit for unit in reversed(units) if not unit.startswith("user@")), None)
+    holder = files.live_holder(config.paths.lock("hub"))
+    if holder is None:
+        return [Finding("process", "ok", "no hub runs")], {"hub": None, "supervisor": None}
+    by = supervisor_of(holder.pid, config.paths)
+    detail = f"the hub runs as pid {holder.pid}, supervised by {by or 'nothing known'}"
+    return [Finding("process", "ok", detail)], {"hub": holder.pid, "supervisor": by}
 
 
 def _fault(check: str, error: WakehubError) -> Finding:
