@@ -174,7 +174,9 @@ class Listener:
     async def _deliver(self, nursery: trio.Nursery) -> None:
         options = self._task.options
         give_up = trio.current_time() + (options.wait_s or 0.0) if options.once else _NEVER
-        is_subscribed = False
+        is_subscribed = not options.once
+        if is_subscribed:
+            self._subscribe(nursery)
         reason = Reason.START
         while True:
             self._bell.arm()
@@ -182,7 +184,7 @@ class Listener:
             await self._drain(reason)
             if self._is_stopping or (options.once and (self._handed_off or trio.current_time() >= give_up)):
                 return
-            if not is_subscribed:
+            if not is_subscribed:  # there was nothing, so there is a wait that a session can cut short
                 is_subscribed = True
                 self._subscribe(nursery)
             reason = await self._wait(read_at, give_up)
