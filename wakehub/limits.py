@@ -169,12 +169,18 @@ STOP_GRACE_MS: Final = DRAIN_MS + TEARDOWN_FLUSH_MS
 CHECK_DEADLINE_MS: Final = 2_000
 CHECK_RETRY_MS: Final = 20
 MAX_METRICS_BYTES: Final = 1024 * 1024
-DEMO_SECONDS: Final = 13
+DEMO_STEP_SECONDS: Final = 9
 ROUND_TRIP_LEG_SECONDS: Final = 5
 ROUND_TRIP_TTL_SECONDS: Final = 60
 OVERDUE_SECONDS: Final = 1_200
 LEFTOVER_AFTER_SECONDS: Final = 60
 NEARLY_FULL_PERCENT: Final = 80
+
+# --- ours: trying another hub's conformance ---
+CONFORMANCE_CASE_SECONDS: Final = 15
+CONFORMANCE_PATIENCE_SECONDS: Final = 5
+CONFORMANCE_DEADLINE_SLACK_MS: Final = 1_000
+CONFORMANCE_FLOOD_FRAMES: Final = 20_000
 
 # --- relations ---
 assert MAX_FRAME_BYTES == 1304
@@ -205,6 +211,10 @@ assert PUBLISHER_TICK_MS * 2 <= 1_000
 assert POKE_ANSWER_MARGIN_MS < POKE_DEADLINE_MS
 # The longest poke: 256 quoted ids of 28 characters with their commas, and the rest of the object.
 assert MAX_POKE_IDS * (28 + 3) + 256 <= MAX_POKE_LINE_BYTES
+
+# A case may await one answer, and the end of a handshake that nobody goes on with.
+assert CONFORMANCE_PATIENCE_SECONDS < CONFORMANCE_CASE_SECONDS
+assert HANDSHAKE_DEADLINE_MS + CONFORMANCE_DEADLINE_SLACK_MS < CONFORMANCE_CASE_SECONDS * 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,18 +57,18 @@ def test_a_file_that_cannot_be_read(tmp_path):
             body(file=path)
 
 
-def test_an_endless_input_is_not_read_to_its_end(process, up):
+def test_an_endless_input_is_not_read_to_its_end(process):
     with open("/dev/zero", "rb") as zero:
         assert process("send", "--to", "alice", "--stdin", stdin=zero).status == Exit.DATA
 
 
-def test_a_standard_input_that_cannot_be_read(shell, up):
+def test_a_standard_input_that_cannot_be_read(shell):
     found = shell("wakehub send --as bob --to alice --stdin 0> /dev/null")
     assert found.status == Exit.DATA
     assert "Traceback" not in found.err
 
 
-def test_a_closed_standard_input(shell, up):
+def test_a_closed_standard_input(shell):
     found = shell("wakehub send --as bob --to alice --stdin <&-")
     assert found.status == Exit.USAGE
     assert "standard input is closed" in found.err

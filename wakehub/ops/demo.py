@@ -1,8 +1,9 @@
-"""`wakehub demo`: the whole thing at work in a temporary place, in under 15 seconds, with measured numbers only.
+"""`wakehub demo`: the whole thing at work in a temporary place, in a few seconds, with measured numbers only.
 
 `wakehub up`, two listeners and every `send` are the real commands as real processes. Two agents talk; then the hub is
 killed with SIGKILL, a message is sent while it is down, the supervisor starts the hub again, and the message arrives.
-Each line that is printed was seen to happen; what did not happen is printed as such and makes the exit status 1.
+Each line that is printed was seen to happen; what did not happen within 9 s is said to be missing, and the exit status
+is 1.
 
 Nothing stays: every process that is started holds a tether to this one (`processes.hold_tether`), so that even a
 kill -9 of the demo ends them, and on every other way out, Ctrl-C and failure included, they are ended and waited for
@@ -30,7 +31,7 @@ from wakehub.config import DEFAULT_HUB_ID
 from wakehub.errors import Exit, WakehubError
 from wakehub.files import read_holder
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.limits import DEMO_SECONDS, MAX_SOCKET_DIRECTORY_BYTES, READY_POLL_MS, STOP_GRACE_MS
+from wakehub.limits import DEMO_STEP_SECONDS, MAX_SOCKET_DIRECTORY_BYTES, READY_POLL_MS, STOP_GRACE_MS
 from wakehub.ops import health
 from wakehub.paths import Paths, choose
 from wakehub.processes import TETHER, start_time
@@ -184,7 +185,6 @@ class _Stage:
             if not name.startswith(_FOREIGN) and not name.endswith("_DIRECTORY")
         } | {"WAKEHUB_HOME": str(home)}
         self.paths: Paths = choose(self.environ)
-        self._deadline = time.monotonic() + DEMO_SECONDS
         self._processes: list[subprocess.Popen[bytes]] = []
         self._heard: dict[str, queue.SimpleQueue[Arrival | None]] = {}
         self._threads: list[threading.Thread] = []
@@ -229,9 +229,9 @@ class _Stage:
     def send(self, process: "subprocess.Popen[bytes]", text: str) -> tuple[str, dict[str, dict[str, Any]]]:
         """Give a prepared `send` its text; the id of the message and the receipts by state, as it printed them."""
         try:
-            out, _ = process.communicate(text.encode(), timeout=self._left("send"))
+            out, _ = process.communicate(text.encode(), timeout=DEMO_STEP_SECONDS)
         except subprocess.TimeoutExpired:
-            raise Broken("`wakehub send` did not come back") from None
+            raise self._late("`wakehub send` comes back") from None
         self._processes.remove(process)
         if process.returncode != Exit.DONE:
             raise Broken(f"`wakehub send` ended with {process.returncode}{self._last_words()}")
@@ -242,9 +242,9 @@ class _Stage:
     def arrival(self, name: str, row_id: str, text: str) -> Arrival:
         """The next message that the listener of `name` prints; it must be that one, whole and verified."""
         try:
-            arrival = self._heard[name].get(timeout=self._left(f"the message to {name}"))
+            arrival = self._heard[name].get(timeout=DEMO_STEP_SECONDS)
         except queue.Empty:
-            raise Broken(f"the message to {name} did not arrive{self._last_words()}") from None
+            raise self._late(f"the message to {name} arrives") from None
         if arrival is None:
             raise Broken(f"the listener of {name} ended{self._last_words()}")
         message = arrival.message
@@ -303,15 +303,14 @@ class _Stage:
         return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("wakehub_recipients "))
 
     def _until(self, what: str, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEMO_STEP_SECONDS
         while not holds():
-            self._left(what)
+            if time.monotonic() >= deadline:
+                raise self._late(what)
             time.sleep(READY_POLL_MS / 1000)
 
-    def _left(self, what: str) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise Broken(f"not within {DEMO_SECONDS} s: {what}{self._last_words()}")
-        return left
+    def _late(self, what: str) -> Broken:
+        return Broken(f"not within {DEMO_STEP_SECONDS} s: {what}{self._last_words()}")
 
     def _last_words(self) -> str:
         """What the processes complained about last, on lines of their own."""
