@@ -1,4 +1,4 @@
-"""Looking without touching: `--posture`, `--health`, and `metrics`."""
+"""Looking at an instance: `doctor`, `--posture`, `--health`, and `metrics`."""
 
 import argparse
 
@@ -32,6 +32,19 @@ def chosen_flag(args: argparse.Namespace) -> Run | None:
 
 
 def add(commands: Commands) -> None:
+    doctor = commands.add(
+        "doctor",
+        "find out what is wrong and what to do about it",
+        run_doctor,
+        examples=("wakehub doctor", "wakehub doctor --json --fail-on-warn"),
+        details="It sends a real message from the record through publisher and hub to an agent of its own, and says "
+        "how long each leg took; its other lines look and change nothing.\n"
+        "✗ is critical, ! is worth a look; measured means seen to be so just now.\n"
+        "Exit: 0, or 1 when something is critical.",
+        json_keys="healthy, version, round_trip (legs, stopped_at, why, remedy, arrived), checks (check, mark, detail, "
+        "remedy, basis)",
+    )
+    doctor.add_argument("--fail-on-warn", action="store_true", help="exit 1 for what is only worth a look, too")
     metrics = commands.add(
         "metrics",
         "print the running hub's counters",
@@ -40,6 +53,20 @@ def add(commands: Commands) -> None:
         details="OpenMetrics text. Exit: 0, or 69 when no hub answers on the stats socket.",
     )
     metrics.add_argument("--stats-socket", type=words.path, metavar="PATH", help="where the hub serves them")
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    from wakehub.ops import doctor
+
+    try:
+        found = doctor.examine(instance(args))
+    except WakehubError as error:
+        found = doctor.unreadable(error)
+    if args.json:
+        output.say_json(found.to_json())
+    else:
+        output.say(found.to_text())
+    return int(found.exit(fail_on_warn=args.fail_on_warn))
 
 
 def run_posture(args: argparse.Namespace) -> int:

@@ -192,11 +192,11 @@ def _connect_failure(error: OSError) -> Obstacle:
 
 
 def _denied(error: OSError) -> Obstacle:
-    return Obstacle(
-        "denied",
-        f"{error.strerror}; a sandbox may forbid Unix sockets, or the directory is another user's",
-        "allow this path in the sandbox's settings, or run as its owner",
-    )
+    if error.errno == errno.EACCES:
+        why = "the directory is another user's, or a sandbox hides it"
+        return Obstacle("denied", f"{error.strerror}: {why}", "run as its owner, or allow this path in the sandbox")
+    why = "a sandbox forbids this process to use Unix sockets; the hub may well run"
+    return Obstacle("denied", f"{error.strerror}: {why}", "allow this path in the sandbox's settings, or run outside")
 
 
 def _receive(sock: socket.socket, deadline: float, most: int) -> bytes:

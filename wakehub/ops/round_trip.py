@@ -104,9 +104,9 @@ def travel(config: Config) -> Trip:
     try:
         with SqliteInbox.open(config.paths.record, create=False) as inbox:
             way.at = ""
-            pair = _identity(config)
+            pair, is_new = _identity(config)
             with _name(inbox) as lease:
-                trio.run(_Traveller(config, inbox, pair, lease, way).go)
+                trio.run(_Traveller(config, inbox, pair, lease, way).go, is_new)
     except WakehubError as error:
         return way.trip(error.what + (f": {error.why}" if error.why else ""), error.remedy)
     except OSError as error:
@@ -117,17 +117,17 @@ def travel(config: Config) -> Trip:
 # --- who travels ---
 
 
-def _identity(config: Config) -> KeyPair:
-    """The doctor's enrolled key, enrolled now if it never was; raises `Unsafe` where that cannot be done."""
+def _identity(config: Config) -> tuple[KeyPair, bool]:
+    """The doctor's enrolled key, and whether it was enrolled just now; raises `Unsafe` where that cannot be done."""
     path = config.paths.agent_key(DOCTOR)
     agent = read_registry(config.paths).agents.get(DOCTOR)
     if agent is not None and agent.key is not None:
         with contextlib.suppress(FileNotFoundError, PermissionError):
             pair = load_key(path, DOCTOR)
             if pair.public == agent.key.public:
-                return pair
+                return pair, False
     enroll_doctor(config.paths, time.time())
-    return load_key(path, DOCTOR)
+    return load_key(path, DOCTOR), True
 
 
 @contextlib.contextmanager
@@ -176,10 +176,13 @@ class _Traveller:
         self._woken = trio.Event()
         self._lost: HubError | None = None
 
-    async def go(self) -> None:
-        """The whole way; raises `WakehubError` where it ends early, and the way says at which leg."""
+    async def go(self, is_new: bool) -> None:
+        """The whole way; raises `WakehubError` where it ends early, and the way says at which leg.
+
+        An agent that `is_new` is waited for until the signed allowlist shows it.
+        """
         self._way.begin("session")
-        bundle = await self._bundle()
+        bundle = await self._bundle(ENROLMENT_WAIT_SECONDS if is_new else 0)
         try:
             async with connect(self._config.hub_socket, bundle) as session:
                 try:
@@ -193,9 +196,9 @@ class _Traveller:
                 raise
             raise diagnosis.explain(bundle, self._config.allowlist, self._config.owner_pub, time.time()) from error
 
-    async def _bundle(self) -> Bundle:
-        """A bundle that the hub should admit, as far as can be seen; an agent enrolled just now is waited for."""
-        give_up = trio.current_time() + ENROLMENT_WAIT_SECONDS
+    async def _bundle(self, patience_s: float) -> Bundle:
+        """A bundle that the hub should admit, as far as can be seen, within `patience_s` seconds."""
+        give_up = trio.current_time() + patience_s
         while True:
             now_s = time.time()
             bundle = Bundle.make(DOCTOR, self._pair, self._config.hub_id, now_s, ROUND_TRIP_TTL_SECONDS)
