@@ -327,6 +327,24 @@ async def test_a_recipient_that_missed_more_than_sixty_four_is_woken_at_least_on
     assert Wake.decode(healing.payload).watermark == 0
 
 
+async def test_a_wake_that_expired_while_it_waited_is_not_written(serve, autojump_clock):
+    world = await serve()
+    alice, bob = await world.session("alice"), await world.session("bob")
+    while not world.hub.gauges().queued_frames:
+        await alice.wake(b"bob", b"first")
+        await alice.ping()
+    await alice.wake(b"bob", b"short", ttl_ms=500)
+    await alice.wake(b"bob", b"long", ttl_ms=5_000)
+    await alice.ping()
+    await trio.sleep(1)
+    seen = [await bob.wake_id()]
+    while seen[-1] != b"long":
+        seen.append(await bob.wake_id())
+    assert set(seen[:-1]) == {b"first"}
+    assert world.hub.counters.wakes_expired == 1
+    assert world.hub.gauges().egress_bytes == 0
+
+
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 

@@ -4,13 +4,17 @@ import os
 import shutil
 import signal
 import socket
+import time
+from typing import Any
 
 import pytest
 import trio
+from independent_client import Agent, hello_payload, write_allowlist
 
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Exit, Held, Unsafe, WakehubError
 from wakehub.files import Lock
+from wakehub.identity.allowlist import AllowlistFile
 from wakehub.identity.keys import KeyPair, b64
 from wakehub.identity.verifier import DelegationVerifier, DenyAllVerifier
 from wakehub.limits import DRAIN_MS, HANDSHAKE_DEADLINE_MS, SOCKET_CHECK_SECONDS, STALE_GRACE_SECONDS, HubLimits
@@ -151,6 +155,47 @@ async def test_a_hub_without_an_owner_key_begins_to_verify_once_there_is_one(ser
     assert [entry["error"] for entry in world.events("owner key cannot be used")] == ["owner.pub has mode 0644"]
     assert len(world.events("owner key found")) == 1
     assert await (await world.session("alice")).ping() == []
+
+
+async def test_a_wall_clock_that_jumps_ends_what_it_ended_and_nothing_else(serve, autojump_clock, run_directory):
+    """Credentials are looked at again at once; deadlines and sessions that still hold do not notice (F74, F75)."""
+    owner = KeyPair.generate()
+    agents = {name: Agent(name) for name in ("brief", "long")}
+    bundles = {
+        "brief": agents["brief"].bundle("wakehub", ttl_s=3600),
+        "long": agents["long"].bundle("wakehub", ttl_s=43_200),
+    }
+    allowlist = run_directory / "allowlist.jws"
+    write_allowlist(allowlist, owner.seed, [agent.entry() for agent in agents.values()], valid_for_secs=43_200)
+    step_s = 0.0
+
+    def clock() -> tuple[int, int]:
+        now = trio.current_time()
+        return int(now * 1e6) + 1, int((time.time() + now + step_s) * 1e3)
+
+    verifier = DelegationVerifier("wakehub", AllowlistFile(allowlist, owner.public))
+    world = await serve(verifier=verifier, clock=clock)
+
+    async def admitted(name: str) -> Any:
+        peer = await world.connect()
+        nonce = (await peer.frame()).payload
+        bundle = bundles[name]
+        payload = hello_payload(bundle.delegate_seed, "wakehub", nonce, name, bundle.certificate)
+        peer.name = name.encode()
+        await peer.send(Kind.HELLO, payload=payload)
+        assert (await peer.frame()).kind is Kind.WELCOME
+        return peer
+
+    brief, long = await admitted("brief"), await admitted("long")
+    step_s = -2
+    await trio.sleep(3)
+    assert (await brief.ping(), await long.ping()) == ([], [])
+    step_s = 8 * 3600
+    began = trio.current_time()
+    assert await brief.rest() == []
+    assert trio.current_time() - began <= 1.01
+    assert world.refused("revalidation", "window_expired") == 1
+    assert await long.ping() == []
 
 
 def _config(root) -> Config:
