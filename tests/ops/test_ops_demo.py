@@ -126,6 +126,6 @@ def test_a_temporary_directory_too_long_for_sockets_is_not_used(short, monkeypat
     deep = short / ("d" * 90)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with demo._temporary_home() as home:
+    with demo._temporary_home(demo._Signals()) as home:
         check_socket_directory(choose({"WAKEHUB_HOME": str(home)}).run)
     assert not home.exists()

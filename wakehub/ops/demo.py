@@ -74,7 +74,7 @@ def run(say: Say) -> int:
     """Show it, through `say`, one line at a time; 0 only if all of it held."""
     began = time.monotonic()
     try:
-        with _signals_raise(), _temporary_home() as home, _Stage(home, say) as stage:
+        with _Signals() as signals, _temporary_home(signals) as home, _Stage(home, say, signals) as stage:
             _play(stage, began)
     except Broken as broken:
         say(f"✗ {broken}")
@@ -176,8 +176,9 @@ def _ms_since(moment: float) -> str:
 class _Stage:
     """The processes and what they said. A context manager that ends every one of them."""
 
-    def __init__(self, home: Path, say: Say) -> None:
+    def __init__(self, home: Path, say: Say, signals: "_Signals") -> None:
         self.say = say
+        self._signals = signals
         self.sent = 0
         self.environ = {
             name: value
@@ -196,14 +197,15 @@ class _Stage:
 
     def __exit__(self, *_: object) -> None:
         """End the listeners first, then `up` with its children, and wait until the last one is gone."""
-        children = [pid for name in ("hub", "publish") if (pid := self._holder(name))]
-        for process in reversed(self._processes):
-            _end(process)
-        os.close(self._tether_end)
-        os.close(self._tether)
-        for thread in self._threads:
-            thread.join()
-        _wait_until_gone(children)
+        with self._signals.held():
+            children = [pid for name in ("hub", "publish") if (pid := self._holder(name))]
+            for process in reversed(self._processes):
+                _end(process)
+            os.close(self._tether_end)
+            os.close(self._tether)
+            for thread in self._threads:
+                thread.join()
+            _wait_until_gone(children)
 
     # --- acts ---
 
@@ -216,9 +218,10 @@ class _Stage:
         for name in names:
             process = self._start("listen", "--as", name, "--format", "json", stdout=subprocess.PIPE)
             heard = self._heard[name] = queue.SimpleQueue()
-            thread = threading.Thread(target=_hear, args=(process.stdout, heard), name=f"hear {name}")
-            thread.start()
-            self._threads.append(thread)
+            with self._signals.held():
+                thread = threading.Thread(target=_hear, args=(process.stdout, heard), name=f"hear {name}")
+                thread.start()
+                self._threads.append(thread)
         self._until("the hub admits publisher and listeners", lambda: self._sessions() >= _SESSIONS)
 
     def prepare_send(self, sender: str, recipient: str, re: str | None = None) -> "subprocess.Popen[bytes]":
@@ -232,7 +235,6 @@ class _Stage:
             out, _ = process.communicate(text.encode(), timeout=DEMO_STEP_SECONDS)
         except subprocess.TimeoutExpired:
             raise self._late("`wakehub send` comes back") from None
-        self._processes.remove(process)
         if process.returncode != Exit.DONE:
             raise Broken(f"`wakehub send` ended with {process.returncode}{self._last_words()}")
         report = json.loads(out)
@@ -277,7 +279,7 @@ class _Stage:
 
     def _start(self, *words: str, stdin: int = subprocess.DEVNULL, stdout: int) -> "subprocess.Popen[bytes]":
         """Start a command, in a process group of its own so that Ctrl-C reaches the demo alone."""
-        with open(self._trouble, "ab") as trouble:
+        with open(self._trouble, "ab") as trouble, self._signals.held():
             process = subprocess.Popen(
                 [*_WAKEHUB, *words],
                 env=self.environ | {TETHER: str(self._tether)},
@@ -288,7 +290,7 @@ class _Stage:
                 pass_fds=(self._tether,),
                 process_group=0,
             )
-        self._processes.append(process)
+            self._processes.append(process)
         return process
 
     def _holder(self, lock: str) -> int | None:
@@ -350,7 +352,7 @@ def _wait_until_gone(pids: list[int]) -> None:
 
 
 @contextlib.contextmanager
-def _temporary_home() -> Iterator[Path]:
+def _temporary_home(signals: "_Signals") -> Iterator[Path]:
     """A directory short enough for sockets; it is gone afterwards."""
     inside = len("/wakehub-demo-12345678/run")
     fits = len(os.fsencode(tempfile.gettempdir())) + inside <= MAX_SOCKET_DIRECTORY_BYTES
@@ -358,22 +360,41 @@ def _temporary_home() -> Iterator[Path]:
     try:
         yield home
     finally:
-        shutil.rmtree(home)
+        with signals.held():
+            shutil.rmtree(home)
 
 
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as Ctrl-C does, through every `finally`; the way out is not interrupted twice."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+class _Signals:
+    """SIGINT, SIGTERM and SIGHUP raise `Stopped`, so that they pass through every `finally`; while held, they wait."""
 
-    def stop(number: int, _: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise Stopped(number)
+    _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    before = [signal.signal(number, stop) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
+    def __init__(self) -> None:
+        self._holds = 0
+        self._waiting: int | None = None
+
+    def __enter__(self) -> "_Signals":
+        self._before = [signal.signal(number, self._stop) for number in self._NUMBERS]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in zip(self._NUMBERS, self._before, strict=True):
             signal.signal(number, handler)
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        if self._holds:
+            self._waiting = number
+        else:
+            raise Stopped(number)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """For what must not be left half-done: a process that is started and not yet known, and the clearing up."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+        if self._waiting is not None and not self._holds:
+            number, self._waiting = self._waiting, None
+            raise Stopped(number)
