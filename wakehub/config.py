@@ -141,12 +141,17 @@ def write(config: Config) -> bool:
     """
     table = {"run": config.paths.run, "state": config.paths.state, "keys": config.paths.keys}
     lines = ["# Chosen once by `wakehub init`; every command uses these, whatever its environment says.", "[paths]"]
-    lines += [f"{key} = {json.dumps(str(value), ensure_ascii=False)}" for key, value in table.items()]
+    lines += [f"{key} = {_toml(str(value))}" for key, value in table.items()]
     try:
         files.create(config.paths.config_file, "\n".join(lines).encode() + b"\n")
     except FileExistsError:
         return False
     return True
+
+
+def _toml(text: str) -> str:
+    """A TOML string. JSON's escapes are TOML's; DEL alone may stand in the one as it is and not in the other."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _path(value: object, name: str, shown: str) -> Path:
