@@ -1,0 +1,95 @@
+"""The house rules that a reader of the tree can count on (design.md, Top level; style.md, 6 and 8)."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted((ROOT / "wakehub").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+ELSEWHERE = {
+    "client/receipts": "tests/client/test_client_send.py",  # what a send is asked for and told: no logic of its own
+    "inbox/sqlite_leases": "tests/inbox/test_inbox_sqlite.py",  # one store in two files, tested as the one it is
+}
+"""Modules whose tests bear another name, and where they are."""
+
+
+def name_of(module: Path) -> str:
+    return module.relative_to(ROOT / "wakehub").with_suffix("").as_posix()
+
+
+def candidates(module: Path) -> list[Path]:
+    """Where the tests of a module may be: by its own name, or by that of the package it is a part of."""
+    *packages, name = name_of(module).split("/")
+    area = packages[0] if packages else "ground"
+    names = [f"test_{area}_{name.strip('_')}.py", *(f"test_{area}_{package}.py" for package in packages[1:])]
+    return [ROOT / "tests" / area / found for found in names]
+
+
+@pytest.mark.parametrize("module", [path for path in MODULES if path.name != "__init__.py"], ids=name_of)
+def test_every_module_has_its_tests(module):
+    elsewhere = ELSEWHERE.get(name_of(module))
+    places = [ROOT / elsewhere] if elsewhere else candidates(module)
+    assert any(place.exists() for place in places), f"no tests: {' or '.join(str(place) for place in places)}"
+
+
+def test_nothing_is_listed_as_tested_elsewhere_in_vain():
+    for name in ELSEWHERE:
+        assert (ROOT / "wakehub" / f"{name}.py").exists(), name
+
+
+def test_test_files_have_different_names():
+    """pytest imports them by their bare name."""
+    names = [path.name for path in TESTS if path.name != "conftest.py"]
+    assert len(names) == len(set(names))
+
+
+def test_nothing_else_lies_at_the_top():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    top = {line.split("/")[0] for line in tracked.splitlines()} or {path.name for path in ROOT.iterdir()}
+    allowed = {"wakehub", "tests", "vectors", "systemd", "launchd", "pyproject.toml", "README.md"}
+    assert {name for name in top if not name.startswith(".")} <= allowed
+
+
+def test_no_module_is_called_by_what_it_is_not():
+    for path in MODULES:
+        assert not {"utils", "util", "common", "core", "manager", "base", "helpers", "misc"} & set(
+            path.relative_to(ROOT).with_suffix("").parts
+        ), path
+
+
+@pytest.mark.parametrize("module", [path for path in MODULES if path.read_text("utf-8").strip()], ids=name_of)
+def test_every_module_begins_with_what_it_is(module):
+    assert ast.get_docstring(ast.parse(module.read_text("utf-8"))), f"{module} has no head"
+
+
+def test_nothing_is_left_unfinished():
+    mark = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "NotImplemented" + "Error", "no " + "cover"]))
+    for path in [*MODULES, *TESTS]:
+        assert not mark.search(path.read_text("utf-8")), path
+
+
+def test_no_test_is_passed_over():
+    """But for `skipif` with its reason, where a platform has no such thing."""
+    mark = re.compile(r"mark\.(skip|xfail)\b|pytest\.(skip|xfail|importorskip)\(")
+    for path in TESTS:
+        if path != Path(__file__):
+            assert not mark.search(path.read_text("utf-8")), path
+
+
+def test_numbers_of_the_specification_are_written_once():
+    """1304, 390, 43200 and the like stand in limits.py; elsewhere they have names.
+
+    The conformance cases judge any hub, ours among them, and so say for themselves what the specification demands.
+    """
+    numbers = re.compile(r"(?<![\w.])(1304|390|1009|43_?200|65_?536|33_?554_?432)(?![\w.])")
+    for path in MODULES:
+        if path.name == "limits.py" or "conformance" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, int):
+                assert not numbers.fullmatch(str(node.value)), f"{path}:{node.lineno}: {node.value}"
