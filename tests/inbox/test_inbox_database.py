@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -151,19 +152,19 @@ def test_a_directory_open_to_others_is_refused(record: Path) -> None:
             SqliteInbox.open(record, create=create)
 
 
-@pytest.mark.parametrize("kind", ["mode", "link", "directory", "fifo"])
+@pytest.mark.parametrize("kind", ["readable", "executable", "link", "directory", "fifo"])
 def test_a_file_that_is_not_as_it_must_be_is_refused(record: Path, kind: str) -> None:
     store(record)
-    if kind == "mode":
-        record.chmod(0o640)
-    else:
-        aside = record.with_name("aside")
+    aside = record.with_name("aside")
+    if kind in ("link", "directory", "fifo"):
         record.rename(aside)
-        {
-            "link": lambda: record.symlink_to(aside),
-            "directory": record.mkdir,
-            "fifo": lambda: os.mkfifo(record, 0o600),
-        }[kind]()
+    {
+        "readable": lambda: record.chmod(0o640),
+        "executable": lambda: record.chmod(0o700),
+        "link": lambda: record.symlink_to(aside),
+        "directory": record.mkdir,
+        "fifo": lambda: os.mkfifo(record, 0o600),
+    }[kind]()
     with pytest.raises(Unsafe) as refused:
         SqliteInbox.open(record)
     assert refused.value.remedy
@@ -334,6 +335,21 @@ def test_a_record_is_upgraded_step_by_step_and_keeps_its_rows(record: Path, monk
         assert [row.body for row in inbox.unread("alice")] == [b"old"]
     with raw(record) as connection:
         assert connection.execute("SELECT a, b FROM second").fetchall() == [(";", None)]
+    assert pragma(record, "user_version") == len(steps)
+
+
+def test_many_upgrade_one_record_at_once(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(record)
+    steps = [*scripts(), *(f"CREATE TABLE step_{number} (a TEXT) STRICT;" for number in range(20))]
+    monkeypatch.setattr(database, "scripts", lambda: steps)
+    barrier = threading.Barrier(_OPENERS)
+
+    def open_at_once(_: int) -> None:
+        barrier.wait()
+        SqliteInbox.open(record).close()
+
+    with ThreadPoolExecutor(_OPENERS) as pool:
+        assert list(pool.map(open_at_once, range(_OPENERS))) == [None] * _OPENERS
     assert pragma(record, "user_version") == len(steps)
 
 

@@ -14,7 +14,7 @@ from wakehub.inbox.ids import is_row_id, new_group, new_id
 _FORK = """
 import os
 from wakehub.inbox.ids import new_id
-new_id(1)
+new_id(1 << 47)  # so far ahead that every further id is the last one and one more
 reader, writer = os.pipe()
 if os.fork() == 0:
     os.write(writer, " ".join(new_id(1) for _ in range(100)).encode())
