@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from wakehub.config import DEFAULT_HUB_ID
 from wakehub.errors import Exit, WakehubError
-from wakehub.files import read_holder
+from wakehub.files import live_holder
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.limits import DEMO_STEP_SECONDS, MAX_SOCKET_DIRECTORY_BYTES, READY_POLL_MS, STOP_GRACE_MS
 from wakehub.ops import health
@@ -294,8 +294,8 @@ class _Stage:
         return process
 
     def _holder(self, lock: str) -> int | None:
-        holder = read_holder(self.paths.lock(lock))
-        return holder.pid if holder and start_time(holder.pid) else None
+        holder = live_holder(self.paths.lock(lock))
+        return holder.pid if holder else None
 
     def _sessions(self) -> int:
         try:
