@@ -217,7 +217,8 @@ def test_without_the_owner_key_the_enrolled_doctor_still_travels(running: Config
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing will ever come, a moment shows as much as 5 s do."""
-    monkeypatch.setattr(round_trip, "ROUND_TRIP_LEG_SECONDS", 0.1)
+    for patience in ("ROUND_TRIP_LEG_SECONDS", "ENROLMENT_WAIT_SECONDS"):
+        monkeypatch.setattr(round_trip, patience, 0.1)
 
 
 def test_without_an_identity_nothing_is_sent_and_that_is_said(config: Config) -> None:
@@ -256,7 +257,7 @@ def test_no_record(config: Config) -> None:
     assert not config.paths.record.exists()
 
 
-def test_a_hub_that_is_not_there(config: Config) -> None:
+def test_a_hub_that_is_not_there(config: Config, impatient: None) -> None:
     trip = travel(config)
     assert (trip.legs, trip.stopped_at) == ({}, "session")
 
