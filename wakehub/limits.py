@@ -119,6 +119,11 @@ PROOF_FIRST_POLL_MS: Final = 1
 PROOF_POLL_CAP_MS: Final = 100
 STOP_IN_HAND_MS: Final = 1_000
 MAIL_WAITS_AFTER_SECONDS: Final = 1
+CLIENT_READ_BYTES: Final = 64 * 1024
+BACKLOG_RETRY_MS: Final = 20
+POKE_GRACE_MS: Final = 500
+MAX_ANSWER_LINE_BYTES: Final = 4_096
+PEEK_ROWS: Final = 100
 
 # --- ours: the record ---
 MAX_BODY_BYTES: Final = 256 * 1024
@@ -204,6 +209,11 @@ assert ALLOWLIST_RESIGN_SECONDS * 2 < ALLOWLIST_VALID_SECONDS <= MAX_ALLOWLIST_V
 assert DEFAULT_DELEGATION_SECONDS <= MAX_DELEGATION_SECONDS
 assert LEASE_RENEW_SECONDS * 3 < LEASE_VOID_SECONDS
 assert WAKE_BATCH + 1 <= FRAME_BURST
+# Who waits in the record sees a change within 50 ms; a lost parent or reader is noticed well within 10 s.
+assert RECORD_WATCH_MS <= 50
+assert PARENT_WATCH_MS + STOP_IN_HAND_MS < 10_000
+assert CLOCK_CHECK_MS < CLOCK_DRIFT_SECONDS * 1_000
+assert LEASE_RECHECK_SECONDS <= 2
 # An envelope can no longer be taken once its id is forgotten: it has expired by then.
 assert MAX_TTL_SECONDS < KEEP_TAKEN_IDS_SECONDS
 # A chain that changed is seen, and a row that nobody poked about is found, within a second.

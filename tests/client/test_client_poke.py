@@ -68,7 +68,7 @@ def test_a_publisher_that_says_nothing_is_silent_after_its_time(
     run_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "POKE_DEADLINE_MS", 50)
-    monkeypatch.setattr(module, "_GRACE_S", 0.05)
+    monkeypatch.setattr(module, "POKE_GRACE_MS", 50)
     path = run_directory / "publish.sock"
     with publisher(path, lambda asked, connection: connection.recv(1) and None):
         assert list(poke(path, ids(1))) == [(ids(1)[0], Missing.SILENT)]

@@ -8,23 +8,23 @@ import sys
 import pytest
 import trio
 
-from wakehub.relay.endings import catching_signals, parent_gone
+from wakehub.relay.endings import endings, parent_gone
 
 
 async def test_the_first_signal_is_heard_and_none_kills() -> None:
-    with catching_signals() as signalled:
+    with endings(os.getppid()) as ends:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        await signalled()
+        await ends.signalled()
 
 
 async def test_what_was_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with catching_signals() as signalled:
+        with endings(os.getppid()) as ends:
             os.kill(os.getpid(), signal.SIGHUP)
             with trio.move_on_after(0.05) as waited:
-                await signalled()
+                await ends.signalled()
             assert waited.cancelled_caught
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
@@ -35,8 +35,8 @@ async def test_when_all_are_ignored_nothing_is_caught() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:
-        with catching_signals() as signalled, trio.move_on_after(0.01) as waited:
-            await signalled()
+        with endings(os.getppid()) as ends, trio.move_on_after(0.01) as waited:
+            await ends.signalled()
         assert waited.cancelled_caught
     finally:
         for number, handler in zip(numbers, before, strict=True):
@@ -45,7 +45,7 @@ async def test_when_all_are_ignored_nothing_is_caught() -> None:
 
 async def test_a_parent_that_lives_is_waited_for() -> None:
     with trio.move_on_after(0.05) as waited:
-        await parent_gone()
+        await parent_gone(os.getppid())
     assert waited.cancelled_caught
 
 
@@ -54,11 +54,18 @@ import os, sys, trio
 from wakehub.relay import endings
 if sys.argv[1] == "asking":
     del os.pidfd_open
+parent = os.getppid()
 print("waiting", flush=True)
-trio.run(endings.parent_gone)
+trio.run(endings.parent_gone, parent)
 print("gone", flush=True)
 """
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+
+
+def test_a_parent_that_ended_before_is_noticed_as_well() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as another:
+        another.wait()
+        trio.run(parent_gone, another.pid)
 
 
 @pytest.mark.parametrize("how", ["by descriptor", "asking"])

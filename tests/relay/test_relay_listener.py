@@ -1,7 +1,7 @@
 """The loop itself: real record, scripted backend, hours played in milliseconds where no real time is involved."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from wakehub.inbox.clock import Now
 from wakehub.inbox.store import Lease, NotStored, RecordBusy
 from wakehub.processes import ProcessId
 from wakehub.relay.backends import HandedOff, Never, NotNow, Outcome, OutputGone
+from wakehub.relay.endings import Endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.listener import Assignment, Listener
 from wakehub.relay.message import Message
@@ -91,7 +92,11 @@ async def run_for(seconds: float, one: Listener) -> None:
     async def signalled() -> None:
         await trio.sleep(seconds)
 
-    assert await one.run(signalled) is Exit.DONE
+    assert await run(one, signalled) is Exit.DONE
+
+
+async def run(one: Listener, signalled: Callable[[], Awaitable[None]] = trio.sleep_forever) -> Exit:
+    return await one.run(Endings(signalled, trio.sleep_forever))
 
 
 async def until_told(event: Callable[[], bool]) -> None:
@@ -154,7 +159,7 @@ async def test_a_name_that_is_taken_over_ends_it(world: World, autojump_clock: M
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take_over)
         with pytest.raises(Held, match="alice was taken over: displaced by pid"):
-            await one.run(trio.sleep_forever)
+            await run(one)
     assert trio.current_time() <= 7
 
 
@@ -170,7 +175,7 @@ async def test_a_row_in_hand_when_the_name_is_lost_is_not_acknowledged(world: Wo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take_over)
         with pytest.raises(Held):
-            await one.run(trio.sleep_forever)
+            await run(one)
     assert all(event.kind != "handed_off" for event in world.inbox.events(row_id))
 
 
@@ -178,14 +183,14 @@ async def test_a_stop_lets_a_row_in_hand_finish(world: World, autojump_clock: Mo
     ids = world.store("x", "y")
     agent = Agent(0.9)
     one = listener(world, agent)
-    assert await one.run(agent.reached.wait) is Exit.DONE
+    assert await run(one, agent.reached.wait) is Exit.DONE
     assert world.states(ids) == ["handed_off", "unread"]
 
 
 async def test_a_stop_abandons_a_row_that_takes_too_long(world: World, autojump_clock: MockClock) -> None:
     ids = world.store("x")
     agent = Agent(60.0)
-    assert await listener(world, agent).run(agent.reached.wait) is Exit.DONE
+    assert await run(listener(world, agent), agent.reached.wait) is Exit.DONE
     assert world.states(ids) == ["unread"]
     assert world.inbox.headers(ids)[0].redelivery == 1
 
@@ -196,7 +201,7 @@ async def test_an_output_that_is_gone_puts_the_row_back(
 ) -> None:
     ids = world.store("x", "y")
     with pytest.raises(OutputGone):
-        await listener(world, Agent(OutputGone("gone", in_doubt=in_doubt))).run(trio.sleep_forever)
+        await run(listener(world, Agent(OutputGone("gone", in_doubt=in_doubt))))
     assert world.states(ids) == ["unread"] * 2
     assert [header.redelivery for header in world.inbox.headers(ids)] == [int(in_doubt), 0]
 
@@ -209,7 +214,7 @@ async def test_a_record_that_is_busy_or_full_is_asked_again_and_nothing_is_print
     ids = world.store("x")
     agent = Agent()
     one = listener(world, agent, Record(world, **{where: [trouble, trouble]}), once=True)
-    assert await one.run(trio.sleep_forever) is Exit.DONE
+    assert await run(one) is Exit.DONE
     assert agent.got == ["x"]
     assert world.states(ids) == ["handed_off"]
     assert trio.current_time() == pytest.approx(4, abs=0.1)
@@ -218,7 +223,7 @@ async def test_a_record_that_is_busy_or_full_is_asked_again_and_nothing_is_print
 async def test_a_row_that_can_never_be_delivered_ends_as_failed(world: World, autojump_clock: MockClock) -> None:
     bad, good = world.store("bad", "good")
     one = listener(world, Agent(Never(65, "not for this agent")), once=True)
-    assert await one.run(trio.sleep_forever) is Exit.DONE
+    assert await run(one) is Exit.DONE
     assert world.states([bad, good]) == ["failed", "handed_off"]
     event = world.event(bad, "failed")
     assert (event.code, event.detail) == (65, "not for this agent")
@@ -230,7 +235,7 @@ async def test_a_row_that_fails_comes_again_by_itself_after_a_second(world: Worl
     (row_id,) = world.store("x")
     agent = Agent(NotNow("later", busy=busy))
     one = listener(world, agent)
-    await one.run(lambda: until_told(lambda: len(agent.got) == 2))
+    await run(one, lambda: until_told(lambda: len(agent.got) == 2))
     assert world.states([row_id]) == ["handed_off"]
     failed, done = world.event(row_id, "attempt_failed"), world.event(row_id, "handed_off")
     assert failed.retry_ms is not None
@@ -259,13 +264,13 @@ async def test_the_waits_between_attempts_double_to_10_min(world: World, autojum
 async def test_once_ends_behind_what_was_there(world: World, autojump_clock: MockClock) -> None:
     world.store("a", "b", "c")
     agent = Agent()
-    assert await listener(world, agent, once=True).run(trio.sleep_forever) is Exit.DONE
+    assert await run(listener(world, agent, once=True)) is Exit.DONE
     assert agent.got == ["a", "b", "c"]
     assert trio.current_time() == 0
 
 
 async def test_once_with_a_wait_gives_up_at_its_time(world: World, autojump_clock: MockClock) -> None:
-    assert await listener(world, Agent(), once=True, wait_s=300).run(trio.sleep_forever) is Exit.NOTHING
+    assert await run(listener(world, Agent(), once=True, wait_s=300)) is Exit.NOTHING
     assert trio.current_time() == pytest.approx(300, abs=0.1)
 
 

@@ -19,15 +19,13 @@ import trio
 from wakehub.client.failures import Failure, HubError, from_answer, from_os_error
 from wakehub.errors import ErrorCode, Violation
 from wakehub.identity.delegation import Bundle
-from wakehub.limits import HANDSHAKE_DEADLINE_MS
+from wakehub.limits import BACKLOG_RETRY_MS, CLIENT_READ_BYTES, HANDSHAKE_DEADLINE_MS
 from wakehub.visible import visible
 from wakehub.wire import transcript
 from wakehub.wire.frames import Kind
 from wakehub.wire.payloads import Error, Hello, Wake, Welcome
 from wakehub.wire.protocol import Challenge, ClientProtocol, Event, Pinged
 
-_READ_BYTES: Final = 64 * 1024
-_BACKLOG_RETRY_S: Final = 0.02
 _Expected = TypeVar("_Expected", Challenge, Welcome)
 _ENDING: Final = frozenset(code.value for code in ErrorCode if code.ends_session)
 
@@ -125,7 +123,7 @@ class HubSession:
 
     async def _read(self) -> None:
         try:
-            data = await self._socket.recv(_READ_BYTES)
+            data = await self._socket.recv(CLIENT_READ_BYTES)
         except OSError as error:
             raise from_os_error(error, self._path) from error
         except trio.ClosedResourceError:
@@ -193,7 +191,7 @@ async def _dial(raw: stdlib_socket.socket, path: Path) -> None:
         try:
             raw.connect(str(path))
         except BlockingIOError:
-            await trio.sleep(_BACKLOG_RETRY_S)
+            await trio.sleep(BACKLOG_RETRY_MS / 1000)
         except OSError as error:
             raise from_os_error(error, path) from error
         else:

@@ -14,11 +14,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Literal
 
-from wakehub.limits import MAX_POKE_IDS, POKE_DEADLINE_MS
+from wakehub.limits import MAX_ANSWER_LINE_BYTES, MAX_POKE_IDS, POKE_DEADLINE_MS, POKE_GRACE_MS
 
 _VERSION: Final = 1
-_GRACE_S: Final = 0.5  # for the way there and back, on top of the 2 s that the publisher has
-_MAX_LINE_BYTES: Final = 4096
 _STATES: Final = frozenset({"hinted", "refused", "hub_down"})
 
 
@@ -72,18 +70,18 @@ def _exchange(socket_path: Path, row_ids: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def _converse(sock: socket.socket, path: Path, row_ids: Sequence[str]) -> Iterator[Answer]:
-    deadline = time.monotonic() + POKE_DEADLINE_MS / 1000 + _GRACE_S
+    deadline = time.monotonic() + (POKE_DEADLINE_MS + POKE_GRACE_MS) / 1000  # the way there and back
     _set_deadline(sock, deadline)
     sock.connect(str(path))
     sock.sendall(json.dumps({"v": _VERSION, "ids": list(row_ids)}).encode() + b"\n")
     rest = b""
     while True:
         _set_deadline(sock, deadline)
-        data = sock.recv(_MAX_LINE_BYTES)
+        data = sock.recv(MAX_ANSWER_LINE_BYTES)
         if not data:
             return
         *lines, rest = (rest + data).split(b"\n")
-        if len(rest) > _MAX_LINE_BYTES:
+        if len(rest) > MAX_ANSWER_LINE_BYTES:
             raise ValueError("line too long")
         for line in lines:
             yield _parse(line)

@@ -4,6 +4,8 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import trio
@@ -13,9 +15,17 @@ from wakehub.limits import PARENT_WATCH_MS
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+@dataclass(frozen=True, slots=True)
+class Endings:
+    """What to wait for: each returns when it happened."""
+
+    signalled: Callable[[], Awaitable[None]]
+    orphaned: Callable[[], Awaitable[None]]
+
+
 @contextmanager
-def catching_signals() -> Iterator[Callable[[], Awaitable[None]]]:
-    """From here to its end SIGTERM, SIGINT and SIGHUP end nothing by themselves; gives what waits for the first.
+def endings(parent: int) -> Iterator[Endings]:
+    """From here to its end SIGTERM, SIGINT and SIGHUP end nothing by themselves; `parent` is the parent's pid at start.
 
     Later ones are heard and change nothing: the end is on its way. One that was ignored when the process started (by
     nohup, or for a background job of `sh`) stays ignored. Not Trio's own receiver, which gives a second signal back to
@@ -30,19 +40,18 @@ def catching_signals() -> Iterator[Callable[[], Awaitable[None]]]:
     heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, heed) for number in heeded]
     try:
-        yield caught.wait
+        yield Endings(caught.wait, partial(parent_gone, parent))
     finally:
         for number, handler in zip(heeded, before, strict=True):
             signal.signal(number, handler)
 
 
-async def parent_gone() -> None:
-    """Return when the parent of this process, as it is now, has ended (faults F39, F83).
+async def parent_gone(parent: int) -> None:
+    """Return when the process `parent`, which was this one's parent when it started, has ended (faults F39, F83).
 
     On Linux by a pidfd, at once; elsewhere, or where that is not to be had, by asking once a second who the parent is:
     an orphan gets another one.
     """
-    parent = os.getppid()
     try:
         fd = os.pidfd_open(parent)
     except (AttributeError, OSError):

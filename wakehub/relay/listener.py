@@ -34,8 +34,8 @@ from wakehub.limits import (
     ROW_RETRY_FIRST_SECONDS,
     STOP_IN_HAND_MS,
 )
-from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome, OutputGone
-from wakehub.relay.endings import parent_gone
+from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome, OutputGone, orphan
+from wakehub.relay.endings import Endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.message import Message
 from wakehub.relay.notices import clock, nothing_for, tell
@@ -86,16 +86,16 @@ class Listener:
         self._error: WakehubError | None = None
         self._handed_off = 0
 
-    async def run(self, signalled: Callable[[], Awaitable[None]]) -> Exit:
-        """Deliver until it is over, or `signalled` returns; the exit status. Raises an error that ended it."""
+    async def run(self, ends: Endings) -> Exit:
+        """Deliver until it is over; the exit status. Raises the error that ended it, if one did."""
         self._renewed = trio.current_time()
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
-            nursery.start_soon(self._heed, signalled, self.stop)
+            nursery.start_soon(self._heed, ends.signalled, self.stop)
             nursery.start_soon(self._guard, self._keep_lease, LEASE_RECHECK_SECONDS)
             nursery.start_soon(self._guard, self._backend.check, PARENT_WATCH_MS / 1000)
             if self._backend.dies_with_parent:
-                nursery.start_soon(self._heed, parent_gone, self._orphaned)
+                nursery.start_soon(self._heed, ends.orphaned, self._orphaned)
             try:
                 await self._deliver(nursery)
             except WakehubError as error:
@@ -136,7 +136,7 @@ class Listener:
             await trio.sleep(every_s)
 
     def _orphaned(self) -> None:
-        self.stop(OutputGone("the process that started this listener is gone"))
+        self.stop(orphan())
 
     def _keep_lease(self) -> None:
         """Renew when due; raise `Held` when a name is no longer ours."""

@@ -23,7 +23,7 @@ from wakehub.inbox.store import HeldBy, Inbox, Lease, NotStored, RecordBusy
 from wakehub.processes import ProcessId
 from wakehub.relay.backends import OutputGone
 from wakehub.relay.backends.stdout import Output
-from wakehub.relay.endings import catching_signals
+from wakehub.relay.endings import endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.listener import Assignment, Listener
 from wakehub.relay.notices import clock, tell
@@ -61,6 +61,7 @@ def run(config: Config, options: ListenOptions, *, environ: Mapping[str, str] = 
     Blocks until it is over and runs its own Trio loop; SIGTERM, SIGINT and SIGHUP end it with 0. Raises `Held` (75: a
     name is held, or was taken), `OutputGone` (74), and what home, record and identity raise.
     """
+    parent = os.getppid()  # at once: who it was tells later whether it is still there
     config = config.changed(poll_s=None if options.poll_s is None else check_poll(options.poll_s))
     if fd == _STDOUT and sys.stdout is None:  # whatever was opened since could be descriptor 1 by now
         raise OutputGone("standard output is closed")
@@ -69,7 +70,7 @@ def run(config: Config, options: ListenOptions, *, environ: Mapping[str, str] = 
     for line in ensure_home(config):
         tell(line)
     with SqliteInbox.open(config.paths.record) as inbox:
-        return trio.run(_work, config, options, names, inbox, output, environ)
+        return trio.run(_work, config, options, names, inbox, output, environ, parent)
 
 
 async def _work(
@@ -79,17 +80,18 @@ async def _work(
     inbox: Inbox,
     output: Output,
     environ: Mapping[str, str],
+    parent: int,
 ) -> Exit:
     keyring = Keyring(config.paths)
-    with catching_signals() as signalled:  # before a name is taken, so that no signal leaves one behind
+    with endings(parent) as ends:  # before a name is taken, so that no signal leaves one behind
         if not options.acknowledge:
-            return await Peek(options, names.held, inbox, output, keyring).run(signalled)
+            return await Peek(options, names.held, inbox, output, keyring).run(ends)
         credentials, is_new = enrol(config, names, inbox, environ)
         lease = _acquire(inbox, names, options, environ)
         try:
             _say_mode(names, options, output.form)
             assignment = Assignment(options, names.held, config, credentials, is_new)
-            return await Listener(assignment, inbox, lease, output, keyring).run(signalled)
+            return await Listener(assignment, inbox, lease, output, keyring).run(ends)
         finally:
             with suppress(RecordBusy, NotStored):  # then it ends with this process
                 inbox.leases.release(lease.token, Now.read())

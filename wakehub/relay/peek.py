@@ -13,16 +13,16 @@ from wakehub.identity.enrolment import check_address
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import covers, is_namespace
 from wakehub.inbox.store import Inbox
-from wakehub.limits import RECORD_WATCH_MS
+from wakehub.limits import PEEK_ROWS, RECORD_WATCH_MS
+from wakehub.relay.backends import orphan
 from wakehub.relay.backends.stdout import Output
-from wakehub.relay.endings import parent_gone
+from wakehub.relay.endings import Endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.message import Message
 from wakehub.relay.notices import nothing_for, tell
 from wakehub.relay.options import ListenOptions
 
 _NEVER: Final = float("inf")
-_ROWS_AT_ONCE: Final = 100
 
 
 class Peek:
@@ -40,12 +40,12 @@ class Peek:
         self._seen: dict[str, int] = {}
         self._error: WakehubError | None = None
 
-    async def run(self, signalled: Callable[[], Awaitable[None]]) -> Exit:
-        """Show until it is over, or `signalled` returns; 0, or 3 when nothing was there. Raises what ended it."""
+    async def run(self, ends: Endings) -> Exit:
+        """Show until it is over; 0, or 3 when nothing was there. Raises the error that ended it, if one did."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._until, signalled, nursery)
+            nursery.start_soon(self._heed, ends.signalled, nursery, None)
             if self._output.dies_with_parent:
-                nursery.start_soon(self._until, parent_gone, nursery)
+                nursery.start_soon(self._heed, ends.orphaned, nursery, orphan())
             try:
                 await self._show_all()
             except WakehubError as error:
@@ -58,8 +58,11 @@ class Peek:
             return Exit.NOTHING
         return Exit.DONE
 
-    async def _until(self, event: Callable[[], Awaitable[None]], nursery: trio.Nursery) -> None:
+    async def _heed(
+        self, event: Callable[[], Awaitable[None]], nursery: trio.Nursery, error: WakehubError | None
+    ) -> None:
         await event()
+        self._error = error
         nursery.cancel_scope.cancel()
 
     async def _show_all(self) -> None:
@@ -82,9 +85,7 @@ class Peek:
         return list(found)
 
     async def _show(self, name: str) -> None:
-        while rows := self._inbox.unread(
-            name, after=self._seen.get(name, 0), limit=_ROWS_AT_ONCE, senders=self._senders
-        ):
+        while rows := self._inbox.unread(name, after=self._seen.get(name, 0), limit=PEEK_ROWS, senders=self._senders):
             for row in rows:
                 message = Message(row, self._keyring.verdict(row), Now.read().ms)
                 await self._output.show(message)

@@ -48,6 +48,11 @@ class OutputGone(WakehubError):
         self.in_doubt = in_doubt
 
 
+def orphan() -> OutputGone:
+    """What ends a listener whose output is of no use without the process that started it."""
+    return OutputGone("the process that started this listener is gone")
+
+
 class Backend(Protocol):
     """One way to deliver.
 
