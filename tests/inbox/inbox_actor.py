@@ -2,7 +2,8 @@
 
 It says "ready" and waits for a line before it begins, which is the barrier. `send` stores COUNT rows for alice and
 prints each id after it was stored; `send-slowly` signs each row with a signer that waits for a line in the middle of
-the transaction; `listen` hands off COUNT rows for NAME and prints "claimed ID REDELIVERY" before and "done ID" after.
+the transaction; `listen` hands off COUNT rows for NAME and prints "claimed ID REDELIVERY" before and "done ID" after;
+`acquire` asks for NAME once, prints "held" or "refused", and stays until another line comes.
 """
 
 import os
@@ -57,9 +58,16 @@ def listen(inbox: SqliteInbox, name: str, count: int) -> None:
         done += 1
 
 
+def acquire(inbox: SqliteInbox, name: str, count: int) -> None:
+    got = inbox.leases.acquire([name], ProcessId.own(), name, Now.read())
+    say("held" if isinstance(got, Lease) else "refused")
+    sys.stdin.readline()
+
+
 if __name__ == "__main__":
     role, record, name, count = sys.argv[1:]
     with SqliteInbox.open(Path(record), guard=Guard(pair_per_minute=10_000)) as inbox:
         say("ready")
         sys.stdin.readline()
-        {"send": send, "send-slowly": send_slowly, "listen": listen}[role](inbox, name, int(count))
+        roles = {"send": send, "send-slowly": send_slowly, "listen": listen, "acquire": acquire}
+        roles[role](inbox, name, int(count))

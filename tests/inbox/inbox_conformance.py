@@ -358,6 +358,15 @@ class InboxConformance:
         assert inbox.headers([id]) == []
         assert inbox.events(id) == []
 
+    def test_text_that_is_no_unicode_finds_nothing_and_breaks_nothing(self, inbox: Inbox) -> None:
+        stray = "caf\udce9"
+        put(inbox, "bob", "alice")
+        assert (inbox.row(stray), inbox.headers([stray]), inbox.events(stray)) == (None, [], [])
+        assert (inbox.unread(stray), inbox.watermark(stray), inbox.leases.resolve(stray, START)) == ([], 0, None)
+        assert inbox.ack([stray], stray, stray, START)[0].outcome == "unknown"
+        listen(inbox, "alice", session=stray, host=stray)
+        assert inbox.ack([inbox.unread("alice")[0].id], stray, stray, START)[0].outcome == "acknowledged"
+
     def test_headers_come_in_the_order_of_storing_and_once(self, inbox: Inbox) -> None:
         ids = [put(inbox, "bob", name).id for name in ("b", "a", "c")]
         assert [header.id for header in inbox.headers([ids[2], ids[0], ids[2], ids[1]])] == ids
@@ -521,6 +530,14 @@ class InboxConformance:
         assert take(inbox, lease, at(39.999)) is None
         assert inbox.next_due(["alice"], lease.token, at(1)) == at(40).ms
         again = take(inbox, lease, at(40))
+        assert again is not None
+        assert again.redelivery == 1
+
+    def test_a_claim_from_before_the_clock_was_set_back_is_void(self, inbox: Inbox) -> None:
+        put(inbox, "bob", "alice", ttl_s=7 * DAY)
+        lease = listen(inbox, "alice")
+        assert take(inbox, lease, Now(at(8 * 3600).ms, START.mono_ms, START.boot)) is not None
+        again = take(inbox, lease)
         assert again is not None
         assert again.redelivery == 1
 

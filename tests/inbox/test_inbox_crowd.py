@@ -183,3 +183,13 @@ def test_a_listener_hears_of_rows_by_the_change_token(record: Path, start: Start
         (id,) = sender.lines()
         assert [listener.line(), listener.line()] == [f"claimed {id} 0", f"done {id}"]
     assert listener.process.wait() == 0
+
+
+def test_of_eight_that_want_one_name_one_gets_it(record: Path, start: Start) -> None:
+    """F34: whoever comes first; all others are refused, and none of them believes otherwise."""
+    wanting = [start("acquire", "reviewer", 1) for _ in range(8)]
+    gather(wanting)
+    assert sorted(each.line() for each in wanting) == ["held"] + ["refused"] * 7
+    with SqliteInbox.open(record) as inbox:
+        (lease,) = inbox.leases.live(Now.read())
+        assert lease.process.pid in {each.process.pid for each in wanting}

@@ -100,8 +100,15 @@ class Database:
                 self._connection.execute("ROLLBACK")
 
     def execute(self, statement: str, params: Params = ()) -> list[tuple[Any, ...]]:
-        """Run one statement inside `transaction` or `reading`; all rows of its result."""
-        return self._connection.execute(statement, params).fetchall()
+        """Run one statement inside `transaction` or `reading`; all rows of its result.
+
+        Text that is no Unicode, such as an argument or a variable with a stray byte, is taken with that byte escaped:
+        it finds nothing, and breaks nothing.
+        """
+        try:
+            return self._connection.execute(statement, params).fetchall()
+        except UnicodeEncodeError:
+            return self._connection.execute(statement, _escaped(params)).fetchall()
 
     def data_version(self) -> int:
         """A number that changes with every commit to the file but for those of the watching connection: it has none."""
@@ -221,6 +228,15 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> None:
                 for statement in _statements(known[version]):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _escaped(params: Params) -> Params:
+    def escape(value: object) -> object:
+        return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+    if isinstance(params, Mapping):
+        return {name: escape(value) for name, value in params.items()}
+    return tuple(escape(value) for value in params)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> Any:

@@ -36,6 +36,7 @@ from wakehub.inbox.store import (
 from wakehub.limits import (
     BACKEND_DEADLINE_SECONDS,
     CLAIM_GRACE_SECONDS,
+    CLOCK_DRIFT_SECONDS,
     FAILURES_BEFORE_PASSED,
     KEEP_HANDED_OFF_SECONDS,
     KEEP_TAKEN_IDS_SECONDS,
@@ -55,7 +56,9 @@ _ROW: Final = f"{_HEADER}, message.body"
 
 # Written out exactly as in the indexes' own conditions: SQLite takes a partial index only for the very same term.
 _OPEN: Final = "message.state IN ('unread', 'claimed')"
-_VOID: Final = f"""(message.claim_void_ms <= :now_ms OR NOT EXISTS (
+# A claim from the future was made before the clock was set back; its end is no longer known, so it has ended.
+_VOID: Final = f"""(message.claim_void_ms <= :now_ms
+    OR message.claimed_ms > :now_ms + {CLOCK_DRIFT_SECONDS * 1000} OR NOT EXISTS (
     SELECT 1 FROM lease WHERE lease.token = message.claim_token AND {COVERS} AND {LIVE}))"""
 _UNCLAIMED: Final = f"{_OPEN} AND (message.state = 'unread' OR {_VOID})"
 _HOLDER: Final = f"(SELECT lease.token FROM lease WHERE {COVERS} AND {LIVE} ORDER BY length(lease.name) DESC LIMIT 1)"
