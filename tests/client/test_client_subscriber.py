@@ -46,11 +46,11 @@ class World:
     def serve(self, *scripts: Script) -> AbstractAsyncContextManager[ScriptedHub]:
         return serve(self.place.socket, scripts)
 
-    def publish(self, names: Sequence[str] = ("alice",)) -> None:
+    def publish(self, names: Sequence[str] = ("alice",), valid_for_s: int = 43_200) -> None:
         """Sign an allowlist with these agents, all of them with our key."""
         now = int(self.wall()) * NS
         agents = {name: Entry(name, self.key.public, POSSESSION_PROOF, 0) for name in names}
-        files.replace(self.place.allowlist, sign(Allowlist(now, 43_200, agents), OWNER))
+        files.replace(self.place.allowlist, sign(Allowlist(now, valid_for_s, agents), OWNER))
 
     async def read(self) -> None:
         """The reader: answers each ring."""
@@ -200,6 +200,16 @@ async def test_a_401_is_explained_once_and_tried_again_every_60_s(world: World, 
     assert len(world.told) == 1
     assert "allowlist is absent" in world.told[0]
     assert "wakehub up" in world.told[0]
+
+
+async def test_a_stale_allowlist_is_told_once_although_it_grows_older(world: World, autojump_clock: MockClock) -> None:
+    world.publish(valid_for_s=60)
+    await trio.sleep(100)
+    async with world.serve(refuse) as hub, world.subscribed():
+        await trio.sleep(185)
+        assert hub.connections == 4
+    (told,) = world.told
+    assert "allowlist is stale: 100 s old" in told
 
 
 @pytest.mark.parametrize("name", ["allowlist.jws", "owner.pub", "alice.a2a-hub.json"])

@@ -158,7 +158,7 @@ async def test_a_name_that_is_taken_over_ends_it(world: World, autojump_clock: M
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take_over)
-        with pytest.raises(Held, match="alice was taken over: displaced by pid"):
+        with pytest.raises(Held, match="alice is no longer held here: displaced by pid"):
             await run(one)
     assert trio.current_time() <= 7
 
@@ -227,6 +227,20 @@ async def test_a_row_that_can_never_be_delivered_ends_as_failed(world: World, au
     assert world.states([bad, good]) == ["failed", "handed_off"]
     event = world.event(bad, "failed")
     assert (event.code, event.detail) == (65, "not for this agent")
+
+
+@pytest.mark.parametrize(
+    ("answer", "where", "state"),
+    [(NotNow("busy"), "attempt_failed", "unread"), (Never(65, "no"), "fail", "failed")],
+)
+async def test_an_outcome_is_recorded_although_the_record_was_busy(
+    world: World, autojump_clock: MockClock, answer: Outcome, where: str, state: str
+) -> None:
+    ids = world.store("x")
+    agent = Agent(answer)
+    await run_for(3, listener(world, agent, Record(world, **{where: [RecordBusy("busy")]})))
+    assert agent.got == ["x"]
+    assert world.states(ids) == [state]
 
 
 @pytest.mark.parametrize("busy", [True, False])

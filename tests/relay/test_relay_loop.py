@@ -162,7 +162,7 @@ def test_a_take_over_tells_the_displaced_one(world: World) -> None:
     second = world.listen("--as", "alice", "--take-over")
     status, said = ended(first)
     assert status == 75
-    assert f"alice was taken over: displaced by pid {second.pid}" in said
+    assert f"alice is no longer held here: displaced by pid {second.pid}" in said
     (row_id,) = world.store("hello")
     second.send_signal(signal.SIGTERM)
     assert second.wait(20) == 0

@@ -10,6 +10,7 @@ monotonic clock: more than 5 s apart means that the machine slept or its clock w
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from wakehub.wire.payloads import Wake
 from wakehub.wire.protocol import Event, Ponged, Woken
 
 _NEVER: Final = float("inf")
+_NUMBER: Final = re.compile(r"\d+")
 
 
 class _Cut(Enum):
@@ -182,9 +184,10 @@ class Subscriber:
         return diagnosis.explain(self._bundle, self._place.allowlist, self._place.owner_pub, self._wall())
 
     def _say(self, error: HubError) -> None:
-        """Say what is wrong once, until something else is."""
-        if str(error) != self._told:
-            self._told = str(error)
+        """Say what is wrong once, until something else is; a number that grows does not make it another trouble."""
+        trouble = _NUMBER.sub("", str(error))
+        if trouble != self._told:
+            self._told = trouble
             self._tell(f"{error}; the record is read all the same")
 
     async def _pause(self, failure: Failure, before: object) -> None:

@@ -106,7 +106,7 @@ class Listener:
         return self._exit()
 
     def stop(self, error: WakehubError | None = None) -> None:
-        """End the loop, with `error` if one is the reason; a row in hand gets a second to finish, unless it is one."""
+        """End the loop. Asked to by a signal, it gives a row in hand a second to finish; by an `error`, none."""
         self._error = self._error or error
         self._is_stopping = True
         grace_s = STOP_IN_HAND_MS / 1000 if self._in_hand and error is None else 0.0
@@ -161,10 +161,10 @@ class Listener:
 
     def _displaced(self) -> Held:
         for past in self._inbox.leases.lost(self._token):
-            by = f"pid {past.by_pid}" if past.by_pid else "another process"
+            by = f" by pid {past.by_pid}" if past.by_pid else ""
             return Held(
-                f"{past.name} was taken over",
-                why=f"{past.reason} by {by} at {clock(past.ended_ms)}",
+                f"{past.name} is no longer held here",
+                why=f"{past.reason}{by} at {clock(past.ended_ms)}",
                 remedy="listen under another name, or --take-over",
             )
         return Held(f"{', '.join(self._task.names)} is no longer held here", remedy="listen again")
@@ -218,12 +218,19 @@ class Listener:
 
     async def _wait(self, read_at: float, give_up: float) -> Reason:
         backstop = read_at + self._task.config.poll_s
-        now = Now.read()
-        due_ms = self._inbox.next_due(self._task.names, self._token, now)
-        due = _NEVER if due_ms is None else trio.current_time() + (due_ms - now.ms) / 1000
+        due = self._next_due()
         if due < backstop:
             return await self._bell.wait(min(due, give_up), Reason.RETRY)
         return await self._bell.wait(min(backstop, give_up), Reason.BACKSTOP)
+
+    def _next_due(self) -> float:
+        """When, on Trio's clock, the next row that waits may be tried again."""
+        now = Now.read()
+        try:
+            due_ms = self._inbox.next_due(self._task.names, self._token, now)
+        except RecordBusy:
+            return _NEVER  # the backstop finds it
+        return _NEVER if due_ms is None else trio.current_time() + (due_ms - now.ms) / 1000
 
     # --- handing off ---
 
@@ -266,24 +273,24 @@ class Listener:
             pass  # the claim is void when the lease ends, and counts as in doubt then
 
     async def _settle(self, row: Row, outcome: Outcome, reason: Reason) -> None:
+        """Record the outcome, however long the record is busy or full: it is true and must not be lost."""
+        while True:
+            try:
+                self._record(row, outcome, reason)
+            except (RecordBusy, NotStored) as error:
+                await self._pause(error)
+            else:
+                return
+
+    def _record(self, row: Row, outcome: Outcome, reason: Reason) -> None:
         match outcome:
             case HandedOff(proof):
-                await self._acknowledge(row, proof, reason)
+                done = self._inbox.hand_off(row.id, self._token, proof, Now.read(), woken_by=reason.value)
+                self._handed_off += done
             case NotNow():
                 self._put_back(row, outcome)
             case Never(code, why):
                 self._inbox.fail(row.id, self._token, code, why, Now.read())
-
-    async def _acknowledge(self, row: Row, proof: str, reason: Reason) -> None:
-        """Record what was proven, however long the record is busy or full: it is true and must not be lost."""
-        while True:
-            try:
-                done = self._inbox.hand_off(row.id, self._token, proof, Now.read(), woken_by=reason.value)
-            except (RecordBusy, NotStored) as error:
-                await self._pause(error)
-                continue
-            self._handed_off += done
-            return
 
     def _put_back(self, row: Row, outcome: NotNow) -> None:
         now = Now.read()
