@@ -176,7 +176,7 @@ class _Runner:
             return f"not tried: {self.stopped}"
         taking_part = self.guests[: case.agents]
         if len(taking_part) < case.agents:
-            return f"needs {case.agents} bundles, {len(taking_part)} given"
+            return f"needs {case.agents} bundle{'s' * (case.agents > 1)}, {len(taking_part)} given"
         for guest in taking_part:
             if guest in self.refused and case.name != "hello-is-welcomed":
                 return f"{visible(guest.agent)} was not admitted: {self.refused[guest]}"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NoReturn
 
 from wakehub.errors import ErrorCode
 from wakehub.limits import (
@@ -414,7 +414,7 @@ class Deaf:
         fill = "x" * (MAX_ID_BYTES - len(lab.row("0000-")))
         while not self.refused:
             if len(self.rows) + _CHUNK > FRAME_BURST - FRAME_BURST // 10:
-                raise NotApplicable("the kernel takes more for a peer that does not read than a sender may send")
+                self._give_up()
             chunk = [lab.row(f"{len(self.rows) + number:04}-{fill}") for number in range(_CHUNK)]
             for row in chunk:
                 self.sender.send_frame(
@@ -426,6 +426,13 @@ class Deaf:
                 if not answer.is_error(ErrorCode.OVERFLOW):
                     raise Mismatch(str(answer))
             self.refused = len(answers)
+
+    def _give_up(self) -> NoReturn:
+        """There was no 507 for as much as may be sent: because the kernel took it all, or because some went lost."""
+        found = [came for came in self.recipient.before_pong() if came.frame.from_id == self.sender.agent]
+        if len(found) < len(self.rows):
+            raise Mismatch(f"no error, and {len(self.rows) - len(found)} of {len(self.rows)} wakes did not arrive")
+        raise NotApplicable("the kernel takes more for a peer that does not read than a sender may send")
 
     def read_what_was_taken(self) -> set[bytes]:
         """The recipient reads as many wakes as got no 507; in order, without a gap in front of a 507."""
