@@ -11,6 +11,7 @@ def test_the_guides_are_listed_with_what_they_are_about(wakehub):
     found = wakehub("guide")
     assert found.status == 0
     assert [line.split()[0] for line in found.out.splitlines()] == [
+        "conformance",
         "exits",
         "guarantees",
         "operate",

@@ -104,7 +104,7 @@ _stays_open("wake-to-a-foreign-topic", ErrorCode.FORBIDDEN, Kind.WAKE, lambda la
 _stays_open(
     "wake-to-a-substrate-topic", ErrorCode.FORBIDDEN, Kind.WAKE, lambda lab, peer: b"#_messages/" + lab.nobody(), _HINT
 )
-_stays_open("wake-to-#", ErrorCode.FORBIDDEN, Kind.WAKE, lambda lab, peer: b"#", _HINT)
+_stays_open("wake-to-bare-hash", ErrorCode.FORBIDDEN, Kind.WAKE, lambda lab, peer: b"#", _HINT)
 _stays_open("wake-to-a-long-topic", ErrorCode.FORBIDDEN, Kind.WAKE, lambda lab, peer: b"#" + b"t" * 64, _HINT)
 _stays_open(
     "wake-to-half-a-segment", ErrorCode.FORBIDDEN, Kind.WAKE,
