@@ -26,7 +26,7 @@ from fuzz_target import Target
 from wakehub.errors import ErrorCode, Violation
 from wakehub.identity import stamps
 from wakehub.identity.allowlist import Allowlist, Entry, Refused, parse, sign
-from wakehub.identity.delegation import Bundle, Certificate
+from wakehub.identity.delegation import Bundle, Certificate, mint
 from wakehub.identity.keys import KeyPair, b64
 from wakehub.identity.verifier import Claim, DelegationVerifier, Denied, Identity, window_fault
 from wakehub.limits import MAX_FRAME_BYTES, MAX_WAKE_PAYLOAD_BYTES, PREFIX_BYTES
@@ -217,6 +217,14 @@ def _kind_of(error: ValueError) -> str:
     return f"{type(error).__name__} {' '.join(str(error).split()[:4])}"
 
 
+def _bundle(agent_id: str, agent: KeyPair) -> Bundle:
+    """The same bundle each time: its session key is not drawn."""
+    delegate = KeyPair(bytes([4]) * 32)
+    certificate = mint(agent_id, agent, delegate.public, "wakehub", NOW_S - 60, 3600)
+    stamps_of = certificate.not_before, certificate.not_after
+    return Bundle(agent_id, "wakehub", certificate.encode(), delegate, *stamps_of)
+
+
 class _InMemory:
     """Stands where the allowlist file does, which has a target of its own."""
 
@@ -236,7 +244,7 @@ class VerifierTarget:
 
     def __init__(self) -> None:
         agent = KeyPair(bytes([3]) * 32)
-        self._bundle = Bundle.make("team/alice", agent, "wakehub", NOW_S - 60, 3600)
+        self._bundle = _bundle("team/alice", agent)
         bound_at = int(NOW_S - 120) * stamps.NS
         entry = Entry("team/alice", agent.public, "possession_proof", bound_at, frozenset(), ("team",))
         self._verifier = DelegationVerifier(
@@ -285,7 +293,7 @@ def parsers() -> tuple[Target, ...]:
     own = [prefixed(body) for body in hexes("handshake", "body")]
     streams = [raw for raw in hexes("stream", "bytes") if len(raw) < MAX_INPUT_BYTES]
     verifier = VerifierTarget()
-    bundle = Bundle.make("alice", KeyPair(bytes([3]) * 32), "wakehub", NOW_S, 60)
+    bundle = _bundle("alice", KeyPair(bytes([3]) * 32))
     certificates = hexes("certificate", "certificate")
     signed = [text for text in texts("allowlist", "jws") if len(text) < MAX_INPUT_BYTES]
     owner = bytes.fromhex(vectors("allowlist")[0]["input"]["owner_public"])

@@ -3,7 +3,11 @@
 The long run is by hand: `python tests/fuzz/run.py --seconds 2400 --seed 7`.
 """
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +50,22 @@ def test_the_same_seed_makes_the_same_inputs() -> None:
     inputs = [first.next_input() for _ in range(500)]
     assert inputs == [again.next_input() for _ in range(500)]
     assert inputs != [other.next_input() for _ in range(500)]
+
+
+def test_seeds_are_the_same_in_every_process() -> None:
+    code = (
+        "import hashlib; from fuzz_hub import machine; from fuzz_parsers import parsers\n"
+        "print(hashlib.sha256(repr([(t.name, t.seeds) for t in (*parsers(), machine())]).encode()).hexdigest())"
+    )
+    here = str(Path(__file__).parent)
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": here, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert runs[0] == runs[1]
 
 
 def test_the_long_run_reports_and_says_by_its_status_what_it_found(

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from wakehub.errors import Violation
 from wakehub.limits import (
@@ -25,6 +26,9 @@ from wakehub.visible import visible
 from wakehub.wire.frames import Kind
 from wakehub.wire.payloads import Welcome
 
+_CLOSING_SECONDS: Final = TEARDOWN_FLUSH_MS / 1000
+"""What is left of a case's time to close its connections in."""
+
 
 class Lab:
     """The hub at `path`, and the agents of the bundles, for one case that begins now.
@@ -35,7 +39,7 @@ class Lab:
     def __init__(self, path: Path, guests: Sequence[Guest], token: str, patience_s: float) -> None:
         self.guests = guests
         self.token = token
-        self.deadline = time.monotonic() + CONFORMANCE_CASE_SECONDS
+        self.deadline = time.monotonic() + CONFORMANCE_CASE_SECONDS - _CLOSING_SECONDS
         self._path = path
         self._patience_s = patience_s
         self._peers: list[Peer] = []
@@ -45,7 +49,7 @@ class Lab:
         it is left in the hub for the next one."""
         for peer in self._peers:
             peer.send_end()
-        until = time.monotonic() + TEARDOWN_FLUSH_MS / 1000
+        until = time.monotonic() + _CLOSING_SECONDS
         for peer in self._peers:
             if peer.agent:
                 peer.read_off(until)
