@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -282,37 +282,90 @@ def replace(path: Path, data: bytes) -> None:
 
     Raises `CannotCreate` when it cannot be written (disk full, permission); the old content then still stands.
     """
-    _write(
-        path,
-        data,
-        lambda source, target, where: os.rename(source, target, src_dir_fd=where, dst_dir_fd=where),
-    )
+    with draft(path.parent, path.name) as made:
+        write_all(made.fd, data)
+        made.rename(path.name)
 
 
 def create(path: Path, data: bytes) -> None:
     """Like `replace`, but raises `FileExistsError` when something is there already, whatever it is."""
+    with draft(path.parent, path.name) as made:
+        write_all(made.fd, data)
+        made.link(path.name)
 
-    def link(source: str, target: str, where: int) -> None:
-        os.link(source, target, src_dir_fd=where, dst_dir_fd=where, follow_symlinks=False)
-        os.unlink(source, dir_fd=where)
 
-    _write(path, data, link)
+class Draft:
+    """A new file (0600) that is open for writing at `fd` and gets its name in one step, once it is whole."""
+
+    def __init__(self, where: int) -> None:
+        self._where = where
+        self._name = f".{secrets.token_hex(8)}~"  # not the final name: that may already be as long as names can be
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.fd = os.open(self._name, flags, 0o600, dir_fd=where)
+
+    def rename(self, name: str) -> None:
+        """Sync it and put it at `name` in its directory, in the place of what is there."""
+        os.fsync(self.fd)
+        os.rename(self._name, name, src_dir_fd=self._where, dst_dir_fd=self._where)
+        os.fsync(self._where)
+
+    def link(self, name: str) -> None:
+        """The same where nothing is there yet; else raises `FileExistsError`."""
+        os.fsync(self.fd)
+        os.link(self._name, name, src_dir_fd=self._where, dst_dir_fd=self._where, follow_symlinks=False)
+        os.unlink(self._name, dir_fd=self._where)
+        os.fsync(self._where)
+
+    def drop(self) -> None:
+        """Close it, and remove it if it was given no name."""
+        os.close(self.fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._name, dir_fd=self._where)
 
 
 @contextlib.contextmanager
-def appendable(path: Path) -> Iterator[int]:
-    """Open a file of ours for reading and appending, alone: under an exclusive flock on the file itself, waited for.
+def draft(directory: Path, name: str = "") -> Iterator[Draft]:
+    """Make a file in `directory` bit by bit; nothing is left of it when the block ends without having named it.
 
-    Makes it (0600, empty) when it is absent. Yields the descriptor, checked as `opened` does; the file must be one
-    that is never replaced. Raises `Unsafe` when a check fails or it may not be written, `CannotCreate` when it cannot
-    be made.
+    An `OSError` inside (disk full, permission) becomes `CannotCreate`, which tells the `name` that was meant;
+    `FileExistsError` comes through.
+    """
+    try:
+        where = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            made = Draft(where)
+            try:
+                os.fchmod(made.fd, 0o600)
+                yield made
+            finally:
+                made.drop()
+        finally:
+            os.close(where)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise CannotCreate(
+            f"cannot write {visible(str(directory / name))}",
+            why=_why(error),
+            remedy="free space or mend the directory's mode, then try again",
+        ) from error
+
+
+@contextlib.contextmanager
+def appendable(path: Path, *, wait: bool = True) -> Iterator[int]:
+    """Open a file of ours for reading and appending, alone: under an exclusive flock on the file itself.
+
+    Makes it (0600, empty) when it is absent. Yields the descriptor, checked as `opened` does; the caller must know
+    what it means if the file is replaced meanwhile. The lock is waited for; with `wait` False, `BlockingIOError` says
+    that another process has it. Raises `Unsafe` when a check fails or it may not be written, `CannotCreate` when it
+    cannot be made.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR):
             raise Unsafe(f"{visible(str(path))} is not a file of ours", why=_why(error), remedy="remove it") from error
-        if isinstance(error, PermissionError):
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise Unsafe(
                 f"{visible(str(path))} may not be written",
                 why=_why(error),
@@ -323,46 +376,10 @@ def appendable(path: Path) -> Iterator[int]:
         ) from error
     try:
         _checked(fd, path)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield fd
     finally:
         os.close(fd)
-
-
-def _write(path: Path, data: bytes, place: Callable[[str, str, int], None]) -> None:
-    temporary = f".{secrets.token_hex(8)}~"  # without the name: that may already be as long as names can be
-    try:
-        where = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fd = os.open(
-                temporary,
-                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-                0o600,
-                dir_fd=where,
-            )
-            try:
-                try:
-                    os.fchmod(fd, 0o600)
-                    write_all(fd, data)
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-                place(temporary, path.name, where)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=where)
-                raise
-            os.fsync(where)
-        finally:
-            os.close(where)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise CannotCreate(
-            f"cannot write {visible(str(path))}",
-            why=_why(error),
-            remedy="free space or mend the directory's mode, then try again",
-        ) from error
 
 
 def write_all(fd: int, data: bytes) -> None:
