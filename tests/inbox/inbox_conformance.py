@@ -18,6 +18,7 @@ from wakehub.inbox.ids import is_row_id, new_group, new_id
 from wakehub.inbox.signing import row_signing_bytes, signer, verify_row
 from wakehub.inbox.store import (
     PUBLISHER,
+    Activity,
     AlreadyStored,
     Attachment,
     BoxCount,
@@ -352,6 +353,34 @@ class InboxConformance:
         assert inbox.boxes_with_unread() == [BoxCount("alice", 1, at(3).ms), BoxCount("carol", 2, at(1).ms)]
         assert inbox.boxes() == ["alice", "carol", "zoe"]
 
+    def test_ids_near_a_beginning_and_near_a_slip(self, inbox: Inbox) -> None:
+        early, *same = (put(inbox, "bob", "alice", now=at(seconds)).id for seconds in (0, 90_000, 90_000))
+        assert inbox.near_ids(early[:10]) == [early]
+        assert inbox.near_ids(same[0][:12]) == same
+        assert inbox.near_ids(same[0][:12], limit=1) == same[:1]
+        assert inbox.near_ids(early[:20] + "uuuuuuuu") == [early]
+        assert early not in inbox.near_ids(early)
+        assert inbox.near_ids("zzz") == []
+
+    def test_activity_is_counted_as_it_happens_and_outlives_the_rows(self, inbox: Inbox, other: Inbox) -> None:
+        assert inbox.activity() == []
+        rows = [put(inbox, "bob", name) for name in ("alice", "alice", "alice", "carol")]
+        assert inbox.activity() == []
+        inbox.record_hint([row.id for row in rows], None, at(1))
+        inbox.record_hint([rows[0].id], 404, at(2))
+        lease = listen(inbox, "alice")
+        for seconds, reason in ((3, "wake"), (4, "backstop"), (5, "wake")):
+            row = take(inbox, lease, at(seconds))
+            assert row
+            inbox.hand_off(row.id, lease.token, "flushed", at(seconds), woken_by=reason)
+            inbox.hand_off(row.id, lease.token, "flushed", at(seconds), woken_by=reason)
+        inbox.ack([rows[3].id], "carol", None, at(6))
+        inbox.prune(at(9 * DAY))
+        assert other.activity() == [
+            Activity("alice", at(1).ms, at(5).ms, {"wake": 2, "backstop": 1}),
+            Activity("carol", at(1).ms, at(6).ms, {}),
+        ]
+
     def test_what_is_not_there_is_none(self, inbox: Inbox) -> None:
         id = new_id(START.ms)
         assert inbox.row(id) is None
@@ -364,6 +393,7 @@ class InboxConformance:
         assert (inbox.row(stray), inbox.headers([stray]), inbox.events(stray)) == (None, [], [])
         assert (inbox.unread(stray), inbox.watermark(stray), inbox.leases.resolve(stray, START)) == ([], 0, None)
         assert inbox.ack([stray], stray, stray, START)[0].outcome == "unknown"
+        assert inbox.near_ids(stray) == []
         listen(inbox, "alice", session=stray, host=stray)
         assert inbox.ack([inbox.unread("alice")[0].id], stray, stray, START)[0].outcome == "acknowledged"
 

@@ -6,7 +6,8 @@ open rows only and is named in the statement, so that a plan which would walk th
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -21,6 +22,7 @@ from wakehub.inbox.sqlite_leases import COVERS, LIVE, SqliteLeases, moment
 from wakehub.inbox.store import (
     PUBLISHER,
     Ack,
+    Activity,
     AlreadyStored,
     Attachment,
     BoxCount,
@@ -70,7 +72,7 @@ _CLAIM: Final = f"""UPDATE message SET state = 'claimed', claim_token = :token, 
     claim_void_ms = :void_ms, redelivery = redelivery + (state = 'claimed')
     WHERE id = :id AND {_UNCLAIMED} AND expires_ms > :now_ms AND :token = {_HOLDER} RETURNING {_ROW}"""
 _ACK: Final = f"""UPDATE message SET state = 'handed_off', done_ms = :now_ms, claim_token = NULL
-    WHERE id = :id AND {_OPEN} AND {_HOLDER_IS_SESSION} RETURNING seq"""
+    WHERE id = :id AND {_OPEN} AND {_HOLDER_IS_SESSION} RETURNING seq, recipient"""
 # A next try further ahead than any back-off was set before the clock was set back; it is due.
 _HEAD: Final = f"""SELECT {_HEADER} FROM message INDEXED BY message_open
     WHERE recipient = :recipient AND {_UNCLAIMED} AND expires_ms > :now_ms
@@ -258,6 +260,30 @@ class SqliteInbox:
         with self._db.reading():
             return [Event(*values) for values in self._db.execute(query, (id,))]
 
+    def near_ids(self, text: str, limit: int = 3) -> list[str]:
+        """Ids that share the longest beginning with `text` are its neighbours in their order."""
+        with self._db.reading():
+            found = [
+                id
+                for side in ("id < ? ORDER BY id DESC", "id > ? ORDER BY id")
+                for (id,) in self._db.execute(f"SELECT id FROM message WHERE {side} LIMIT ?", (text, limit))
+            ]
+        shared = {id: _shared_length(id, text) for id in sorted(found)}
+        longest = max(shared.values(), default=0)
+        return [id for id, length in shared.items() if length == longest > 0][:limit]
+
+    def activity(self) -> list[Activity]:
+        query = "SELECT recipient, kind, woken_by, times, last_ms FROM activity ORDER BY recipient"
+        with self._db.reading():
+            found = self._db.execute(query)
+        return [_activity(name, list(rows)) for name, rows in groupby(found, key=lambda values: str(values[0]))]
+
+    def attached(self, digests: Iterable[bytes]) -> set[bytes]:
+        query = """SELECT 1 FROM attachment JOIN message ON message.seq = attachment.message
+                   WHERE attachment.digest = ? AND message.state <> 'expired' LIMIT 1"""
+        with self._db.reading():
+            return {digest for digest in digests if self._db.execute(query, (digest,))}
+
     def changed(self) -> int:
         return self._db.data_version()
 
@@ -328,6 +354,7 @@ class SqliteInbox:
             for seq, recipient in done:
                 by, _ = self._listener(recipient, token)
                 self._event(seq, "handed_off", now, by=by, proof=proof, woken_by=woken_by)
+                self._count_activity(recipient, "handed_off", now, woken_by or "")
             return bool(done)
 
     def attempt_failed(
@@ -389,8 +416,9 @@ class SqliteInbox:
 
     def _ack(self, id: str, by: str, session: str | None, now: Now) -> Ack:
         done = self._db.execute(_ACK, {"id": id, "session": session, **moment(now)})
-        if done:
-            self._event(done[0][0], "handed_off", now, by=by, proof="manual")
+        for seq, recipient in done:
+            self._event(seq, "handed_off", now, by=by, proof="manual")
+            self._count_activity(recipient, "handed_off", now)
             return Ack(id, "acknowledged", "handed_off")
         header = self._header(id)
         if header is None:
@@ -411,11 +439,14 @@ class SqliteInbox:
         with self._db.transaction():
             for id in ids:
                 found = self._db.execute(
-                    f"UPDATE message SET {change} WHERE id = :id RETURNING seq", {"id": id, "ms": now.ms, "code": code}
+                    f"UPDATE message SET {change} WHERE id = :id RETURNING seq, recipient",
+                    {"id": id, "ms": now.ms, "code": code},
                 )
-                for (seq,) in found:
+                for seq, recipient in found:
                     proof = "pong" if code is None else ""
                     self._event(seq, kind, now, by="hub", proof=proof, code=code, detail=detail)
+                    if code is None:
+                        self._count_activity(recipient, "hinted", now)
 
     def expire(self, now: Now, *, signed: Signer | None = None, limit: int = SWEEP_ROWS) -> list[Header]:
         query = f"""SELECT {_HEADER} FROM message INDEXED BY message_open_by_expiry
@@ -488,6 +519,13 @@ class SqliteInbox:
             (seq, kind, now.ms, by, proof, code, _note(detail), retry_ms, woken_by),
         )
 
+    def _count_activity(self, recipient: str, kind: EventKind, now: Now, woken_by: str = "") -> None:
+        self._db.execute(
+            """INSERT INTO activity VALUES (?, ?, ?, 1, ?) ON CONFLICT (recipient, kind, woken_by)
+               DO UPDATE SET times = times + 1, last_ms = excluded.last_ms""",
+            (recipient, kind, woken_by, now.ms),
+        )
+
     def _count(self, query: str, parameters: Params) -> int:
         return int(self._db.execute(query, parameters)[0][0])
 
@@ -533,6 +571,21 @@ def _fixed_by_sender(new: NewRow, hops: int, now: Now) -> dict[str, object]:
         signature = signer.sign(row_signing_bytes(**covered, hops=signed_hops, attachments=new.attachments))
     key_id = new.signed.key_id if new.signed else None
     return covered | {"signed_hops": signed_hops, "key_id": key_id, "signature": signature}
+
+
+def _shared_length(a: str, b: str) -> int:
+    """How many characters `a` and `b` begin with in common."""
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _activity(name: str, rows: Sequence[tuple[Any, ...]]) -> Activity:
+    """What the rows of `activity` for one recipient say together."""
+
+    def last(of: EventKind) -> int | None:
+        return max((last_ms for _, kind, _, _, last_ms in rows if kind == of), default=None)
+
+    woken_by = {woken_by: times for _, _, woken_by, times, _ in rows if woken_by}
+    return Activity(name, last("hinted"), last("handed_off"), woken_by)
 
 
 def _picked(senders: Collection[str] | None) -> tuple[str, dict[str, object]]:

@@ -26,7 +26,7 @@ Rules for a store:
 Everything is synchronous and may be called from any thread. `now` is always given (`clock.Now`).
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Literal, Protocol, Self, get_args
@@ -249,6 +249,20 @@ class BoxCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Activity:
+    """What happened to the rows of the box `name`, pruned ones included.
+
+    `hinted_ms` and `handed_off_ms` say when a wake was last taken and a row last handed off (milliseconds since the
+    epoch; None: never). `woken_by` counts the hand-offs by what had made the listener look (`wake`, `backstop`, …).
+    """
+
+    name: str
+    hinted_ms: int | None
+    handed_off_ms: int | None
+    woken_by: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One process's right to `names`, shown by `token` (16 bytes; a secret of that process).
 
@@ -450,6 +464,21 @@ class Inbox(Protocol):
 
     def events(self, id: str) -> list[Event]:
         """What happened to the row, in order of entry."""
+        ...
+
+    def attached(self, digests: Iterable[bytes]) -> set[bytes]:
+        """Those of `digests` (SHA-256, 32 bytes each) by which a row that has not expired has a file."""
+        ...
+
+    def near_ids(self, text: str, limit: int = 3) -> list[str]:
+        """At most `limit` ids that begin as `text` does for longer than all others, in their order.
+
+        `text` may be the beginning of an id, or one that was mistyped; `text` itself is not among them.
+        """
+        ...
+
+    def activity(self) -> list[Activity]:
+        """What happened in each box in which anything did, by name."""
         ...
 
     def changed(self) -> Hashable:
