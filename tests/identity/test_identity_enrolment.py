@@ -189,16 +189,6 @@ def test_names_that_are_not(name: str) -> None:
     assert not enrolment.is_reserved(name)
 
 
-def test_near_matches_come_nearest_first_and_are_few() -> None:
-    names = ["reviewer", "reviewer-2", "deploy", "Review", "acme/bob"]
-    assert enrolment.near("reviewr", names)[0] == "reviewer"
-    assert enrolment.near("REVIEWER", names)[0] == "reviewer"
-    assert len(enrolment.near("review", names)) == 3
-    assert enrolment.near("acme/bbo", names) == ["acme/bob"]
-    assert enrolment.near("zzz", names) == []
-    assert enrolment.near("x", []) == []
-
-
 # --- init ---
 
 

@@ -20,6 +20,7 @@ from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
 from wakehub.identity.enrolment import Registry, check_address, check_namespace, is_reserved, read_registry
+from wakehub.identity.nearness import near
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import new_group
 from wakehub.inbox.leases import is_namespace
@@ -174,10 +175,10 @@ def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox, rec
     boxes = inbox.boxes()
     if agent is not None or to in boxes:
         return
-    near = own_names.near(to, [*registry.names(), *boxes])
-    if near and not request.create:
+    meant = near(to, [*registry.names(), *boxes])
+    if meant and not request.create:
         raise NoRecipient(
-            f"{to} has never been seen; did you mean {' or '.join(visible(name) for name in near)}?",
+            f"{to} has never been seen; did you mean {' or '.join(visible(name) for name in meant)}?",
             why="a message to a mistyped name would wait for nobody",
             remedy="correct --to, or send to the new name with --create",
         )

@@ -13,7 +13,7 @@ enrolled again: when its file is still there, it is replaced.
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -35,6 +35,7 @@ from wakehub.identity.keys import (
     write_key,
     write_public,
 )
+from wakehub.identity.nearness import near
 from wakehub.identity.scope import prefixes_of
 from wakehub.identity.stamps import NS
 from wakehub.limits import ALLOWLIST_VALID_SECONDS, CLOCK_LEEWAY_SECONDS, MAX_ID_BYTES
@@ -84,14 +85,6 @@ def is_reserved(name: str) -> bool:
     """Whether `name`, in whatever case, is kept for the system itself."""
     folded = name.casefold()
     return folded == OWNER or folded.startswith("wakehub-") or folded in DAEMONS
-
-
-def near(name: str, names: Iterable[str]) -> list[str]:
-    """At most three of `names` that `name` may have been meant for, the nearest first."""
-    import difflib  # only for a refusal
-
-    folded = {other.casefold(): other for other in names}
-    return [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.7)]
 
 
 # --- the registry ---
