@@ -201,6 +201,11 @@ def _refuse_other_than_socket(path: Path) -> bool:
     return True
 
 
+def is_denied(error: OSError) -> bool:
+    """Whether this process may not do it, be it by mode, by a sandbox, or on a file system mounted read-only."""
+    return error.errno in (errno.EPERM, errno.EACCES, errno.EROFS)
+
+
 def is_absent(path: Path) -> bool:
     """Whether nothing at all is at `path`. What cannot be looked at is not absent: raises `Unsafe` (exit 77)."""
     try:
@@ -365,7 +370,7 @@ def appendable(path: Path, *, wait: bool = True) -> Iterator[int]:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR):
             raise Unsafe(f"{visible(str(path))} is not a file of ours", why=_why(error), remedy="remove it") from error
-        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        if is_denied(error):
             raise Unsafe(
                 f"{visible(str(path))} may not be written",
                 why=_why(error),

@@ -138,6 +138,9 @@ ROW_RETRY_FIRST_SECONDS: Final = 1
 ROW_RETRY_CAP_SECONDS: Final = 600
 SQLITE_BUSY_MS: Final = 10_000
 MAX_ATTACHMENTS: Final = 16
+MAX_ATTACHED_BYTES: Final = 64 * 1024 * 1024
+COPY_BYTES: Final = 1024 * 1024
+COLLECT_SECONDS: Final = 3_600
 MAX_MEDIA_TYPE_BYTES: Final = 128
 MAX_NOTE_BYTES: Final = 512
 MAX_HOPS: Final = 16
@@ -147,6 +150,23 @@ BACKEND_DEADLINE_SECONDS: Final = 30
 CLAIM_GRACE_SECONDS: Final = 30
 KEEP_TAKEN_IDS_SECONDS: Final = 8 * 86_400
 SWEEP_ROWS: Final = 256
+
+# --- ours: backends ---
+MAX_HOOK_VARIABLE_BYTES: Final = 1_024
+SESSION_EXIT_AFTER_SECONDS: Final = 600
+MAX_SESSION_FILE_BYTES: Final = 64 * 1024
+MAX_SETTINGS_BYTES: Final = 1024 * 1024
+SESSION_CONNECT_MS: Final = 1_500
+SESSION_POST_MS: Final = 5_000
+SESSION_LINGER_MS: Final = 150
+SESSION_PAUSE_MS: Final = 2_000
+SESSION_PROOF_POLL_MS: Final = 250
+SESSION_PROOF_SECONDS: Final = 10
+SESSION_SECOND_POST_SECONDS: Final = 30
+SESSION_RETRY_SECONDS: Final = 60
+SESSION_DEADLINE_SECONDS: Final = 150
+MAX_LOOK_BYTES: Final = 8 * 1024 * 1024
+MAX_LOOKS: Final = 256
 
 # --- ours: publisher ---
 MAX_POKE_IDS: Final = 256
@@ -214,6 +234,13 @@ assert RECORD_WATCH_MS <= 50
 assert PARENT_WATCH_MS + STOP_IN_HAND_MS < 10_000
 assert CLOCK_CHECK_MS < CLOCK_DRIFT_SECONDS * 1_000
 assert LEASE_RECHECK_SECONDS <= 2
+# One message to a session: two posts with their pauses and looks; and it may have to wait for another one before it.
+assert 2 * (
+    2 * (SESSION_PAUSE_MS + SESSION_CONNECT_MS + SESSION_POST_MS + SESSION_LINGER_MS) / 1_000
+    + 2 * SESSION_PROOF_SECONDS
+    + SESSION_SECOND_POST_SECONDS
+) <= SESSION_DEADLINE_SECONDS
+assert SESSION_RETRY_SECONDS <= ROW_RETRY_CAP_SECONDS
 # An envelope can no longer be taken once its id is forgotten: it has expired by then.
 assert MAX_TTL_SECONDS < KEEP_TAKEN_IDS_SECONDS
 # A chain that changed is seen, and a row that nobody poked about is found, within a second.

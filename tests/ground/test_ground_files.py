@@ -350,7 +350,9 @@ def test_appending_makes_the_file_and_takes_turns(tmp_path: Path) -> None:
         files.write_all(fd, b"one\n")
         with path.open("rb") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with files.appendable(path) as fd:
+        with pytest.raises(BlockingIOError), files.appendable(path, wait=False):
+            pass
+    with files.appendable(path, wait=False) as fd:
         os.lseek(fd, 0, os.SEEK_SET)
         assert os.read(fd, 100) == b"one\n"
         os.lseek(fd, 0, os.SEEK_SET)

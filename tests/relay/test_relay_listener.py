@@ -15,7 +15,7 @@ from wakehub.errors import Exit, Held
 from wakehub.inbox.clock import Now
 from wakehub.inbox.store import Lease, NotStored, RecordBusy
 from wakehub.processes import ProcessId
-from wakehub.relay.backends import HandedOff, Never, NotNow, Outcome, OutputGone
+from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome, OutputGone
 from wakehub.relay.endings import Endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.listener import Assignment, Listener
@@ -25,10 +25,8 @@ from wakehub.relay.options import ListenOptions
 NOW_S = 1_800_000_000
 
 
-class Agent:
+class Agent(Backend):
     """A backend that answers as the test says; behind the last answer it takes everything."""
-
-    dies_with_parent = False
 
     def __init__(self, *answers: Outcome | BaseException | float) -> None:
         self.answers = list(answers)

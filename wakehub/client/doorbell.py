@@ -19,6 +19,7 @@ class Reason(StrEnum):
     CLOCK = "clock"  # the machine slept, or its clock was set
     RETRY = "retry"  # a row that failed is due again
     WATCH = "watch"  # the record's file changed
+    AGENT = "agent"  # an agent that was not there is there now
     BACKSTOP = "backstop"  # nothing was heard for the poll interval
 
 

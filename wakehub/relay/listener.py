@@ -8,10 +8,13 @@ Rules (receive.md §3). A row is acknowledged only after the backend proved the 
 still is ours: every claim and acknowledgement shows its token. Arm first, then read, so that nothing falls between
 "empty" and "asleep"; the backstop is armed whatever the hub does. Which row is next is the record's decision. What
 ends the loop (a signal, a lost name, a reader or parent that is gone) also puts the row in hand back.
+
+Where agents are apart (`Backend.is_apart`) each that is there has a lane: its rows are handed off one at a time beside
+those of the others. Rows of an agent that is not there are not even claimed; that it comes rings as a wake does.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,14 +27,14 @@ from wakehub.config import Config
 from wakehub.errors import Exit, Held, WakehubError
 from wakehub.identity.enrolment import check_address
 from wakehub.inbox.clock import Now
-from wakehub.inbox.store import Inbox, Lease, NotStored, RecordBusy, Row
+from wakehub.inbox.leases import covers
+from wakehub.inbox.store import Header, Inbox, Lease, NotStored, RecordBusy, Row
 from wakehub.limits import (
     LEASE_RECHECK_SECONDS,
     LEASE_RENEW_SECONDS,
     PARENT_WATCH_MS,
     RECORD_WATCH_MS,
     ROW_RETRY_CAP_SECONDS,
-    ROW_RETRY_FIRST_SECONDS,
     STOP_IN_HAND_MS,
 )
 from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome, OutputGone, orphan
@@ -81,7 +84,9 @@ class Listener:
         self._bell = Doorbell()
         self._senders = None if task.options.sender is None else [check_address(task.options.sender)]
         self._renewed = _NEVER
-        self._in_hand = False
+        self._in_hand = 0
+        self._lanes: set[str] = set()
+        self._there: Collection[Hashable] = ()
         self._is_stopping = False
         self._error: WakehubError | None = None
         self._handed_off = 0
@@ -93,7 +98,7 @@ class Listener:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._heed, ends.signalled, self.stop)
             nursery.start_soon(self._guard, self._keep_lease, LEASE_RECHECK_SECONDS)
-            nursery.start_soon(self._guard, self._backend.check, PARENT_WATCH_MS / 1000)
+            nursery.start_soon(self._guard, self._look_around, PARENT_WATCH_MS / 1000)
             if self._backend.dies_with_parent:
                 nursery.start_soon(self._heed, ends.orphaned, self._orphaned)
             try:
@@ -138,6 +143,14 @@ class Listener:
     def _orphaned(self) -> None:
         self.stop(orphan())
 
+    def _look_around(self) -> None:
+        """Raise `OutputGone` when nobody is there any more; ring when somebody came."""
+        self._backend.check()
+        there = self._backend.list_agents()
+        if not set(there) <= set(self._there):
+            self._bell.ring(Reason.AGENT)
+        self._there = there
+
     def _keep_lease(self) -> None:
         """Renew when due; raise `Held` when a name is no longer ours."""
         leases, now = self._inbox.leases, trio.current_time()
@@ -181,13 +194,14 @@ class Listener:
         while True:
             self._bell.arm()
             read_at = trio.current_time()
-            await self._drain(reason)
-            if self._is_stopping or (options.once and (self._handed_off or trio.current_time() >= give_up)):
+            await self._drain(reason, nursery)
+            is_enough = options.once and (self._handed_off > 0 or trio.current_time() >= give_up)
+            if self._is_stopping or (is_enough and not self._lanes):
                 return
-            if not is_subscribed:  # there was nothing, so there is a wait that a session can cut short
+            if not is_subscribed and not is_enough:  # so there is a wait that a session can cut short
                 is_subscribed = True
                 self._subscribe(nursery)
-            reason = await self._wait(read_at, give_up)
+            reason = await self._wait(read_at, _NEVER if self._lanes else give_up)
 
     def _subscribe(self, nursery: trio.Nursery) -> None:
         task = self._task
@@ -234,36 +248,64 @@ class Listener:
 
     # --- handing off ---
 
-    async def _drain(self, reason: Reason) -> None:
-        """Hand off whatever may be handed off now, one row after another."""
-        while not self._is_stopping:
+    async def _drain(self, reason: Reason, lanes: trio.Nursery) -> None:
+        """Hand off whatever may be handed off now; returns while lanes still work, if there are any."""
+        if not self._backend.is_apart:
+            await self._work_off(lambda: self._task.names, reason)
+            return
+        while (header := await self._next(self._reachable)) is not None:
+            self._lanes.add(header.recipient)
+            lanes.start_soon(self._lane, header.recipient, reason)
+
+    def _reachable(self) -> Sequence[str]:
+        """The recipients whose agent is there and has no lane yet."""
+        boxes = [box for box in self._inbox.boxes() if any(covers(name, box) for name in self._task.names)]
+        return [box for box in boxes if box not in self._lanes and self._backend.exists(box)]
+
+    async def _lane(self, recipient: str, reason: Reason) -> None:
+        try:
+            await self._work_off(lambda: [recipient] if self._backend.exists(recipient) else [], reason)
+        except WakehubError as error:
+            self.stop(error)
+        finally:
+            self._lanes.discard(recipient)
+            self._bell.ring(Reason.RETRY)  # a row that it put back may be due before all that is waited for
+
+    async def _work_off(self, names: Callable[[], Sequence[str]], reason: Reason) -> None:
+        """Hand off one row after another until there is none for `names`."""
+        while (header := await self._next(names)) is not None:
             try:
-                self._keep_lease()
-                now = Now.read()
-                header = self._inbox.next_for(self._task.names, self._token, now, senders=self._senders)
-                row = None if header is None else self._inbox.claim(header.id, self._token, now)
+                row = self._inbox.claim(header.id, self._token, Now.read(), deadline_s=self._backend.deadline_s)
             except (RecordBusy, NotStored) as error:
                 await self._pause(error)
                 continue
-            if header is None:
-                return
             if row is not None:  # else it ended, or the lease did, since it was looked at
                 await self._hand_over(row, reason)
             else:
                 await trio.lowlevel.checkpoint()
 
+    async def _next(self, names: Callable[[], Sequence[str]]) -> Header | None:
+        """The next row to hand off, once the record can be read; None when there is none, or the end has come."""
+        while not self._is_stopping:
+            try:
+                self._keep_lease()
+                return self._inbox.next_for(names(), self._token, Now.read(), senders=self._senders)
+            except (RecordBusy, NotStored) as error:
+                await self._pause(error)
+        return None
+
     async def _hand_over(self, row: Row, reason: Reason) -> None:
-        message = Message(row, self._keyring.verdict(row), Now.read().ms)
+        message = Message(row, self._keyring.verdict(row), Now.read().ms, reason.value)
         if message.verified == "no":
             tell(f"{row.id}: the signature is not by a known key of {visible(row.sender)}; shown as unverified")
-        self._in_hand = True
+        self._in_hand += 1
         try:
             outcome = await self._backend.deliver(message)
         except BaseException as error:
             self._abandon(row, in_doubt=error.in_doubt if isinstance(error, OutputGone) else True)
             raise
         finally:
-            self._in_hand = False
+            self._in_hand -= 1
         await self._settle(row, outcome, reason)
 
     def _abandon(self, row: Row, *, in_doubt: bool) -> None:
@@ -294,7 +336,7 @@ class Listener:
 
     def _put_back(self, row: Row, outcome: NotNow) -> None:
         now = Now.read()
-        delay_s = min(ROW_RETRY_FIRST_SECONDS << min(row.attempts, 10), ROW_RETRY_CAP_SECONDS)
+        delay_s = min(outcome.retry_s << min(row.attempts, 10), ROW_RETRY_CAP_SECONDS)
         self._inbox.attempt_failed(
             row.id,
             self._token,

@@ -21,13 +21,13 @@ from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import HeldBy, Inbox, Lease, NotStored, RecordBusy
 from wakehub.processes import ProcessId
-from wakehub.relay.backends import OutputGone
+from wakehub.relay.backends import Backend, OutputGone
 from wakehub.relay.backends.stdout import Output
 from wakehub.relay.endings import endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.listener import Assignment, Listener
 from wakehub.relay.notices import clock, tell
-from wakehub.relay.options import Format, ListenOptions
+from wakehub.relay.options import ListenOptions
 from wakehub.relay.peek import Peek
 from wakehub.visible import visible
 
@@ -89,7 +89,7 @@ async def _work(
         credentials, is_new = enrol(config, names, inbox, environ)
         lease = _acquire(inbox, names, options, environ)
         try:
-            _say_mode(names, options, output.form)
+            _say_mode(names, options, output)
             assignment = Assignment(options, names.held, config, credentials, is_new)
             return await Listener(assignment, inbox, lease, output, keyring).run(ends)
         finally:
@@ -145,8 +145,8 @@ def _held(answer: HeldBy) -> Held:
     )
 
 
-def _say_mode(names: Names, options: ListenOptions, form: Format) -> None:
+def _say_mode(names: Names, options: ListenOptions, backend: Backend) -> None:
     if not options.once:
-        tell(f"listening as {names} until stopped; format {form}; a message is acknowledged once its reader has it")
+        tell(f"listening as {names} until stopped; {backend.mode}; a message is acknowledged once its reader has it")
     elif names.source != "as given":
         tell(f"listening as {names}")

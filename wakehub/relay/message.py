@@ -19,11 +19,15 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`row` with its body, what its signature proves, and when it is handed over (milliseconds since the epoch)."""
+    """`row` with its body, what its signature proves, and when it is handed over (milliseconds since the epoch).
+
+    `reason` is what made the listener look (`client.doorbell.Reason`).
+    """
 
     row: Row
     verified: Verified
     now_ms: int
+    reason: str = ""
 
     @property
     def age_s(self) -> int:

@@ -1,11 +1,44 @@
 """What a listener was asked to do (receive.md §3): the parsed flags of `listen`, checked where they contradict."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from wakehub.errors import Exit, WakehubError
+from wakehub.limits import SESSION_EXIT_AFTER_SECONDS
 
 Format = Literal["agent", "line", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToHook:
+    """`--exec`: each message to a program, given with its arguments."""
+
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToFile:
+    """`--backend file`: each message at the end of `path` (absolute)."""
+
+    path: Path
+    format: Format = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class ToClaude:
+    """`--backend claude`: each message into a running Claude Code session.
+
+    `session` names the one that every message goes to. `agents` restricts a namespace to these addresses, given after
+    the workspace. The listener ends when no session has been there for `exit_after_s` seconds; 0: never.
+    """
+
+    session: str | None = None
+    agents: frozenset[str] | None = None
+    exit_after_s: int = SESSION_EXIT_AFTER_SECONDS
+
+
+To = ToHook | ToFile | ToClaude
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +49,8 @@ class ListenOptions:
     `format` None means `line` on a terminal and `agent` otherwise. `once` hands off what is unread and ends; with
     `wait_s` it waits up to that many seconds for the first row. `acknowledge` False peeks: no lease, no session, no
     row changes. `sender` takes only rows from that address. `poll_s` (1..60) overrides the configured backstop.
+    `to` is where messages go, None for standard output. `session` is the logical session whose names are taken back
+    without asking; None: `$WAKEHUB_SESSION`.
     """
 
     names: tuple[str, ...] = ()
@@ -27,6 +62,8 @@ class ListenOptions:
     sender: str | None = None
     take_over: bool = False
     poll_s: int | None = None
+    to: To | None = None
+    session: str | None = None
 
     def __post_init__(self) -> None:
         """Raises `WakehubError` (exit 2) for flags that contradict each other."""
@@ -36,8 +73,31 @@ class ListenOptions:
             raise WakehubError(f"cannot wait {self.wait_s} s", remedy="give a number of seconds", exit=Exit.USAGE)
         if self.take_over and not self.acknowledge:
             raise WakehubError("--no-ack takes no name over", remedy="leave one of the two out", exit=Exit.USAGE)
+        if self.to is not None:
+            self._check_backend()
         for namespace in self.namespaces:
             if not namespace.endswith("/"):
                 raise WakehubError(
                     f"{namespace!r} is no namespace", remedy=f"write --namespace {namespace}/", exit=Exit.USAGE
                 )
+
+    def _check_backend(self) -> None:
+        if not self.acknowledge:
+            raise WakehubError("--no-ack only looks", remedy="leave it out, or the backend", exit=Exit.USAGE)
+        if self.format is not None:
+            raise WakehubError(
+                "--format is for standard output",
+                why="a hook gets JSON, a session blocks for agents",
+                remedy="leave it out; for a file: --opt format=…",
+                exit=Exit.USAGE,
+            )
+        if not isinstance(self.to, ToClaude):
+            return
+        if self.to.session is not None and self.namespaces:
+            raise WakehubError(
+                "--opt session= is one session, a namespace has many",
+                remedy="leave it out, or give a name with --as",
+                exit=Exit.USAGE,
+            )
+        if self.to.agents is not None and not self.namespaces:
+            raise WakehubError("--opt agents= restricts a namespace", remedy="leave it out", exit=Exit.USAGE)

@@ -2,12 +2,19 @@
 
 A backend delivers one message at a time and answers with one of three outcomes; the loop acknowledges a row for
 `HandedOff` and for nothing else. `OutputGone` means that no message can be delivered here any more.
+
+Most backends have one outlet that is always there. Where each agent has an outlet of its own that comes and goes
+(`is_apart`), the loop asks first whether an agent is there, leaves the rows of those who are not unread and untouched,
+and lets no agent wait for another.
 """
 
+from abc import abstractmethod
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
 from wakehub.errors import Exit, WakehubError
+from wakehub.limits import BACKEND_DEADLINE_SECONDS, ROW_RETRY_FIRST_SECONDS
 from wakehub.relay.message import Message
 
 
@@ -20,11 +27,15 @@ class HandedOff:
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """It did not work this time. `busy` is no failure; `in_doubt`: the agent may have seen it nevertheless."""
+    """It did not work this time. `busy` is no failure; `in_doubt`: the agent may have seen it nevertheless.
+
+    `retry_s` is the wait in seconds behind a first attempt; it doubles with each one, to at most 10 minutes.
+    """
 
     reason: str
     busy: bool = False
     in_doubt: bool = False
+    retry_s: int = ROW_RETRY_FIRST_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +65,32 @@ def orphan() -> OutputGone:
 
 
 class Backend(Protocol):
-    """One way to deliver.
+    """One way to deliver; `mode` says it in words, for the person who started the listener.
 
-    `dies_with_parent` says whether the output is of no use once the process that started us is gone.
+    `dies_with_parent`: the output is of no use once the process that started us is gone. `deadline_s`: how long a
+    hand-off may take, in seconds. `is_apart`: every agent has an outlet of its own.
     """
 
-    @property
-    def dies_with_parent(self) -> bool: ...
+    mode: str = ""
+    dies_with_parent: bool = False
+    deadline_s: float = BACKEND_DEADLINE_SECONDS
+    is_apart: bool = False
 
+    @abstractmethod
     async def deliver(self, message: Message) -> Outcome:
         """Put the message in front of the agent and prove it.
 
         Raises `OutputGone`. Being cancelled leaves the message in doubt.
         """
-        ...
 
+    @abstractmethod
     def check(self) -> None:
         """Raise `OutputGone` when there is nobody to deliver to any more; asked about once a second."""
-        ...
+
+    def exists(self, agent: str) -> bool:
+        """Whether there is somewhere to deliver messages for the address `agent` to, as of the last look."""
+        return True
+
+    def list_agents(self) -> Collection[Hashable]:
+        """Who is there, as of the last `check`; one that was not there before is a reason to look for its rows."""
+        return ()

@@ -30,7 +30,7 @@ from typing import Final
 import trio
 
 from wakehub.limits import PROOF_FIRST_POLL_MS, PROOF_POLL_CAP_MS
-from wakehub.relay.backends import HandedOff, NotNow, Outcome, OutputGone
+from wakehub.relay.backends import Backend, HandedOff, NotNow, Outcome, OutputGone
 from wakehub.relay.message import Message
 from wakehub.relay.options import Format
 from wakehub.relay.render import render
@@ -64,18 +64,16 @@ def kind_of(fd: int) -> Kind:
     return Kind.TERMINAL if os.isatty(fd) else Kind.DEVICE
 
 
-class Output:
+class Output(Backend):
     """Delivers to the descriptor `fd` in one format; see the table above for what proves it."""
 
     def __init__(self, fd: int, form: Format) -> None:
         self._fd = fd
-        self.form = form
+        self._form = form
         self._kind = kind_of(fd)
         self._kernel_tells = _kernel_tells(fd, self._kind)
-
-    @property
-    def dies_with_parent(self) -> bool:
-        return self._kind in (Kind.TERMINAL, Kind.PIPE, Kind.SOCKET)
+        self.mode = f"format {form}"
+        self.dies_with_parent = self._kind in (Kind.TERMINAL, Kind.PIPE, Kind.SOCKET)
 
     def check(self) -> None:
         """Raise `OutputGone` when the reader, or the terminal, is gone."""
@@ -87,7 +85,7 @@ class Output:
             raise OutputGone("the reader of the output is gone")
 
     async def deliver(self, message: Message) -> Outcome:
-        data = render(message, self.form)
+        data = render(message, self._form)
         try:
             self.check()
             await self._write(data)
@@ -100,7 +98,7 @@ class Output:
     async def show(self, message: Message) -> None:
         """Write a message without asking for proof, for one that is only looked at; raises `OutputGone`."""
         try:
-            await self._write(render(message, self.form))
+            await self._write(render(message, self._form))
         except OSError as error:
             raise OutputGone(f"the output cannot be written ({error.strerror})") from error
 
