@@ -61,6 +61,21 @@ class Paths:
         return self.state / "record.db"
 
     @property
+    def blobs(self) -> Path:
+        """The contents of attachments, by their SHA-256."""
+        return self.state / "blobs"
+
+    @property
+    def files(self) -> Path:
+        """The attachments that were handed over, by message."""
+        return self.state / "files"
+
+    @property
+    def spool(self) -> Path:
+        """Where messages are left when the record cannot be written, unless the configuration says otherwise."""
+        return self.state / "spool"
+
+    @property
     def audit(self) -> Path:
         return self.state / "audit.jsonl"
 

@@ -180,6 +180,15 @@ class InboxConformance:
         assert row.attachments == files
         assert inbox.headers([row.id])[0].attachments == files
 
+    def test_a_file_is_attached_while_a_row_that_has_not_expired_has_it(self, inbox: Inbox) -> None:
+        one, two, other = b"\1" * 32, b"\2" * 32, b"\3" * 32
+        short = put(inbox, "bob", "alice", attachments=(Attachment("a", 1, one), Attachment("b", 1, two)), ttl_s=60)
+        put(inbox, "bob", "carol", attachments=(Attachment("c", 1, two),))
+        assert inbox.attached([one, two, other]) == {one, two}
+        assert [row.id for row in inbox.expire(at(61))] == [short.id]
+        assert inbox.attached([one, two, other]) == {two}
+        assert inbox.attached([]) == set()
+
     # --- signatures ---
 
     def test_a_row_is_signed_as_it_is_stored(self, inbox: Inbox) -> None:

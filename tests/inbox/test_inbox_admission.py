@@ -3,13 +3,21 @@
 import pytest
 
 from wakehub.errors import BadData
-from wakehub.inbox.admission import check, check_chain, check_generation, check_name, check_rate, is_text
+from wakehub.inbox.admission import (
+    check,
+    check_chain,
+    check_file_names,
+    check_generation,
+    check_name,
+    check_rate,
+    is_text,
+)
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import new_id
 from wakehub.inbox.store import Attachment, Guard, LoopGuard, NewRow, Seal
 
 _NOW = Now(1_800_000_000_000, 0, "boot")
-_FILE = Attachment("notes.md", 3, b"d" * 32)
+_FILES = tuple(Attachment(f"notes-{number}.md", 3, b"d" * 32) for number in range(17))
 _WEEK = 7 * 86_400
 
 
@@ -21,7 +29,7 @@ _WEEK = 7 * 86_400
         NewRow("b", "a", b"x" * 262_144, ttl_s=_WEEK),
         NewRow("b", "a", b"\xff\0", media_type="application/octet-stream"),
         NewRow("b", "a", b"x", media_type="x/" + "y" * 126, re=new_id(1), group="g_1"),
-        NewRow("b", "a", b"x", attachments=(_FILE,) * 16),
+        NewRow("b", "a", b"x", attachments=_FILES[:16]),
         NewRow("b", "a", b"x", signed=Seal(new_id(1), _NOW.ms + 30_000, _NOW.ms + 40_000, 255, "k", b"s" * 64)),
     ],
 )
@@ -37,7 +45,7 @@ def test_what_keeps_the_limits_is_taken(new: NewRow) -> None:
         (NewRow("b", "a", b"x", ttl_s=-1), "1 s"),
         (NewRow("b", "é" * 65, b"x"), "128"),
         (NewRow("b", "a", b"x", group="g" * 129), "128"),
-        (NewRow("b", "a", b"x", attachments=(_FILE,) * 17), "16"),
+        (NewRow("b", "a", b"x", attachments=_FILES), "16"),
     ],
 )
 def test_a_refusal_names_the_limit(new: NewRow, limit: str) -> None:
@@ -59,10 +67,19 @@ def test_text_is_utf8_and_the_refusal_says_what_else_to_do(body: bytes) -> None:
     assert not is_text("application/json")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "../x", ".", "..", "x\0", "n" * 129, "\udcff"])
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "../x", ".", "..", "x\0", "n" * 129, "\udcff", "a\nb", "\u202e.txt", "\x1b"]
+)
 def test_a_file_is_named_by_a_base_name(name: str) -> None:
     with pytest.raises(BadData):
         check(NewRow("b", "a", b"x", attachments=(Attachment(name, 1, b"d" * 32),)), _NOW)
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["Notes.md", "notes.MD"], ["e\u0301", "\u00e9"], ["ß", "SS"]])
+def test_two_files_that_a_file_system_may_take_for_one_are_refused(names: list[str]) -> None:
+    with pytest.raises(BadData, match="rename"):
+        check_file_names(names)
+    check_file_names([names[0], "another", " b.txt", ".hidden", "-rf"])
 
 
 @pytest.mark.parametrize("bad", [Attachment("f", -1, b"d" * 32), Attachment("f", 1, b"d" * 31)])

@@ -4,6 +4,9 @@ Over a limit means refused at once, with the limit; nothing is ever cut. Every s
 of them differ in what they take.
 """
 
+import unicodedata
+from collections.abc import Sequence
+
 from wakehub.errors import BadData, NoRecipient
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id
@@ -90,6 +93,33 @@ def check_generation(new: NewRow, generation: int) -> None:
         )
 
 
+def check_file_names(names: Sequence[str]) -> None:
+    """Raise `BadData` unless `names`, of the files of one message, can be those of files in one directory.
+
+    At most `MAX_ATTACHMENTS`; each a base name of 1..128 bytes in which everything is visible; none equal to another
+    but for case or composition, which some file systems do not tell apart.
+    """
+    if len(names) > MAX_ATTACHMENTS:
+        raise BadData(
+            f"{len(names)} files are attached",
+            why=f"the limit is {MAX_ATTACHMENTS}",
+            remedy="send the rest with another message",
+        )
+    seen: set[str] = set()
+    for name in names:
+        check_name(name, "the name of a file")
+        if "/" in name or name in (".", "..") or visible(name) != name:
+            raise BadData(f"{visible(name)} is not the name of a file", remedy="give a base name that can be shown")
+        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+        if folded in seen:
+            raise BadData(
+                f"two of the files are called {visible(name)}",
+                why="they are handed over in one directory",
+                remedy="rename one of them",
+            )
+        seen.add(folded)
+
+
 def is_text(media_type: str) -> bool:
     """Whether a body of this media type is UTF-8 text."""
     return media_type.startswith("text/")
@@ -98,7 +128,9 @@ def is_text(media_type: str) -> bool:
 def _check_body(new: NewRow) -> None:
     if len(new.body) > MAX_BODY_BYTES:
         raise BadData(
-            f"the message has {len(new.body)} bytes", why=f"the limit is {MAX_BODY_BYTES}", remedy="send a shorter one"
+            f"the message has {len(new.body)} bytes",
+            why=f"the limit is {MAX_BODY_BYTES}, and nothing is ever cut",
+            remedy="put the text in a file and send that: --attach FILE",
         )
     size = _size(new.media_type, "the media type")
     if not (1 <= size <= MAX_MEDIA_TYPE_BYTES and new.media_type.isascii() and new.media_type.isprintable()):
@@ -113,16 +145,8 @@ def _check_body(new: NewRow) -> None:
 
 
 def _check_attachments(new: NewRow) -> None:
-    if len(new.attachments) > MAX_ATTACHMENTS:
-        raise BadData(
-            f"{len(new.attachments)} files are attached",
-            why=f"the limit is {MAX_ATTACHMENTS}",
-            remedy="send the rest with another message",
-        )
+    check_file_names([attachment.name for attachment in new.attachments])
     for attachment in new.attachments:
-        if not attachment.name or "/" in attachment.name or "\0" in attachment.name or attachment.name in (".", ".."):
-            raise BadData(f"{visible(attachment.name)} is not the name of a file", remedy="give a base name")
-        check_name(attachment.name, "the name of a file")
         if len(attachment.digest) != DIGEST_BYTES or attachment.size < 0:
             raise BadData(f"{visible(attachment.name)} has no digest or size", remedy=_RESEND)
 
