@@ -121,11 +121,13 @@ def _standing(agent: "Agent | None") -> dict[str, Any]:
 
 
 def _listening(inbox: "Inbox | None", name: str, now: "Now") -> dict[str, Any]:
-    lease = inbox.leases.resolve(name, now) if inbox else None
-    past = inbox.leases.last_holder(name, now) if inbox and lease is None else None
+    from wakehub.client.presence import presence
+
+    found = presence(inbox.leases, name, now) if inbox else None
+    lease, last = (found.listener, found.last) if found else (None, None)
     return {
         "listener": lease and {"names": list(lease.names), "pid": lease.process.pid, "since_ms": lease.since_ms},
-        "last_listened_ms": past and past.ended_ms,
+        "last_listened_ms": last and last.ended_ms,
     }
 
 

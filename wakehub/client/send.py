@@ -16,6 +16,7 @@ from wakehub.client import names as own_names
 from wakehub.client.credentials import obtain
 from wakehub.client.home import AgentKey, ensure_home
 from wakehub.client.poke import Answer, Missing, poke
+from wakehub.client.presence import presence
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
@@ -186,12 +187,14 @@ def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox, rec
 
 
 def _note_absence(to: str, inbox: Inbox, receipts: _Receipts) -> None:
-    """Say that nobody listens for `to`, and since when."""
-    if inbox.leases.resolve(to, Now.read()) is not None:
-        return
-    last = inbox.leases.last_holder(to, Now.read())
-    since = f"since {datetime.fromtimestamp(last.ended_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if last else "yet"
-    receipts.note(f"nobody is listening for {to} {since}")
+    """Say that nobody listens for `to`, since when, and whether its listener died (faults F2, F28)."""
+    found = presence(inbox.leases, to, Now.read())
+    if found.last is not None:
+        died = f"; its listener, pid {found.last.pid}, died" if found.state == "died" else ""
+        ended = datetime.fromtimestamp(found.last.ended_ms / 1000, UTC)
+        receipts.note(f"nobody is listening for {to} since {ended:%Y-%m-%d %H:%M:%S} UTC{died}")
+    elif found.listener is None:
+        receipts.note(f"nobody is listening for {to} yet")
 
 
 def _span(seconds: int) -> str:

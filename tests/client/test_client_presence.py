@@ -1,0 +1,87 @@
+"""Who is there for a name, as leases come and go (faults F2, F85)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wakehub.client.presence import Presence, presence
+from wakehub.inbox.clock import Now
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import Inbox, Lease
+from wakehub.limits import LEASE_VOID_SECONDS
+from wakehub.processes import ProcessId
+
+START = Now.read()
+
+
+@pytest.fixture
+def inbox(run_directory: Path) -> Iterator[Inbox]:
+    with SqliteInbox.open(run_directory / "record.db") as opened:
+        yield opened
+
+
+def hold(inbox: Inbox, *names: str, process: ProcessId | None = None, take_over: bool = False) -> Lease:
+    lease = inbox.leases.acquire(names, process or ProcessId.own(), names[0], START, take_over=take_over)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def seen(inbox: Inbox, name: str = "acme/bob", seconds: float = 1) -> Presence:
+    return presence(inbox.leases, name, START.later(round(seconds * 1000)))
+
+
+def test_nobody_ever_listened(inbox: Inbox) -> None:
+    found = seen(inbox)
+    assert found == Presence("acme/bob", None, None)
+    assert (found.state, found.since_ms) == ("never", None)
+
+
+@pytest.mark.parametrize("name", ["acme/bob", "acme/"])
+def test_a_listener_holds_the_name_or_a_namespace_above_it(inbox: Inbox, name: str) -> None:
+    lease = hold(inbox, name)
+    found = seen(inbox)
+    assert found.listener is not None
+    assert found.listener.token == lease.token
+    assert (found.state, found.since_ms, found.last) == ("listening", START.ms, None)
+    assert seen(inbox, "other/bob").state == "never"
+
+
+def test_a_listener_that_left(inbox: Inbox) -> None:
+    inbox.leases.release(hold(inbox, "acme/bob").token, START.later(500))
+    found = seen(inbox)
+    assert (found.state, found.since_ms) == ("left", START.ms + 500)
+
+
+def test_a_listener_that_was_displaced_is_there_as_the_other_one(inbox: Inbox) -> None:
+    hold(inbox, "acme/bob")
+    second = hold(inbox, "acme/bob", take_over=True)
+    found = seen(inbox)
+    assert found.listener is not None
+    assert found.listener.token == second.token
+    inbox.leases.release(second.token, START.later(500))
+    assert seen(inbox).state == "left"
+
+
+def test_a_listener_whose_process_is_gone_died_at_its_last_sign_of_life(inbox: Inbox) -> None:
+    hold(inbox, "acme/bob", process=replace(ProcessId.own(), started="another"))
+    for _ in range(2):
+        found = seen(inbox)
+        assert (found.state, found.since_ms) == ("died", START.ms)
+        inbox.leases.sweep(START.later(1000))
+
+
+def test_a_listener_that_was_not_heard_of_for_too_long_counts_as_dead(inbox: Inbox) -> None:
+    hold(inbox, "acme/bob", process=replace(ProcessId.own(), namespace=7))
+    assert seen(inbox, seconds=LEASE_VOID_SECONDS - 1).state == "listening"
+    assert seen(inbox, seconds=LEASE_VOID_SECONDS + 1).state == "died"
+
+
+def test_the_more_specific_listener_counts(inbox: Inbox) -> None:
+    hold(inbox, "acme/")
+    specific = hold(inbox, "acme/bob")
+    inbox.leases.release(specific.token, START.later(500))
+    found = seen(inbox)
+    assert found.listener is not None
+    assert found.listener.names == ("acme/",)
