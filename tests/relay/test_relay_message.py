@@ -1,5 +1,8 @@
 """What a message derives from its row."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from relay_world import message
 
@@ -35,5 +38,9 @@ def test_age_is_whole_seconds() -> None:
 
 
 def test_attachments_are_named_with_size_and_digest() -> None:
-    found = document(message(attachments=(Attachment("a.txt", 3, b"\x01" * 32),)))
-    assert found["attachments"] == [{"name": "a.txt", "size": 3, "sha256": "01" * 32}]
+    only_seen = message(attachments=(Attachment("a.txt", 3, b"\x01" * 32),))
+    expected = {"name": "a.txt", "path": None, "size": 3, "sha256": "01" * 32}
+    assert document(only_seen)["attachments"] == [expected]
+    assert document(replace(only_seen, files=(None,)))["attachments"] == [expected]
+    handed_over = replace(only_seen, files=(Path("/state/files/a.txt"),))
+    assert document(handed_over)["attachments"] == [expected | {"path": "/state/files/a.txt"}]

@@ -29,6 +29,7 @@ from wakehub.inbox.admission import check_file_names
 from wakehub.inbox.ids import is_row_id
 from wakehub.inbox.store import Attachment, Header, Inbox, NotStored, RecordUnwritable
 from wakehub.limits import COPY_BYTES, MAX_ATTACHED_BYTES
+from wakehub.paths import Paths
 from wakehub.visible import visible
 
 _BLOB: Final = re.compile(r"[0-9a-f]{64}")
@@ -47,6 +48,10 @@ class Attachments:
 
     blobs: Path
     files: Path
+
+    @classmethod
+    def of(cls, paths: Paths) -> "Attachments":
+        return cls(paths.blobs, paths.files)
 
     # --- the sender's side ---
 

@@ -26,6 +26,7 @@ from wakehub.client.subscriber import Place, Subscriber
 from wakehub.config import Config
 from wakehub.errors import Exit, Held, WakehubError
 from wakehub.identity.enrolment import check_address
+from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import covers
 from wakehub.inbox.store import Header, Inbox, Lease, NotStored, RecordBusy, Row
@@ -80,6 +81,7 @@ class Listener:
         self._token = lease.token
         self._backend = backend
         self._keyring = keyring
+        self._attachments = Attachments.of(task.config.paths)
         self._wall = wall
         self._bell = Doorbell()
         self._senders = None if task.options.sender is None else [check_address(task.options.sender)]
@@ -295,18 +297,26 @@ class Listener:
         return None
 
     async def _hand_over(self, row: Row, reason: Reason) -> None:
-        message = Message(row, self._keyring.verdict(row), Now.read().ms, reason.value)
-        if message.verified == "no":
-            tell(f"{row.id}: the signature is not by a known key of {visible(row.sender)}; shown as unverified")
         self._in_hand += 1
         try:
-            outcome = await self._backend.deliver(message)
+            outcome = await self._present(row, reason)
         except BaseException as error:
             self._abandon(row, in_doubt=error.in_doubt if isinstance(error, OutputGone) else True)
             raise
         finally:
             self._in_hand -= 1
         await self._settle(row, outcome, reason)
+
+    async def _present(self, row: Row, reason: Reason) -> Outcome:
+        """Lay the row's files out, and give it to the backend."""
+        try:
+            copies = await trio.to_thread.run_sync(self._attachments.hand_over, row) if row.attachments else ()
+        except WakehubError as error:
+            return NotNow(f"its files cannot be handed over: {error}")
+        message = Message(row, self._keyring.verdict(row), Now.read().ms, reason.value, copies)
+        if message.verified == "no":
+            tell(f"{row.id}: the signature is not by a known key of {visible(row.sender)}; shown as unverified")
+        return await self._backend.deliver(message)
 
     def _abandon(self, row: Row, *, in_doubt: bool) -> None:
         try:

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from wakehub.errors import BadData
@@ -11,7 +12,7 @@ from wakehub.identity.enrolment import check_address
 from wakehub.identity.keys import b64
 from wakehub.inbox.admission import is_text
 from wakehub.inbox.signing import Verified
-from wakehub.inbox.store import PUBLISHER, Row
+from wakehub.inbox.store import PUBLISHER, Attachment, Row
 from wakehub.limits import STALE_AFTER_SECONDS
 
 _VERSION = 1
@@ -21,13 +22,15 @@ _VERSION = 1
 class Message:
     """`row` with its body, what its signature proves, and when it is handed over (milliseconds since the epoch).
 
-    `reason` is what made the listener look (`client.doorbell.Reason`).
+    `reason` is what made the listener look (`client.doorbell.Reason`). `files` are the copies of the row's attachments
+    that are handed over with it, None in the place of one that is lost; None for a message that is only looked at.
     """
 
     row: Row
     verified: Verified
     now_ms: int
     reason: str = ""
+    files: tuple[Path | None, ...] | None = None
 
     @property
     def age_s(self) -> int:
@@ -57,6 +60,12 @@ class Message:
             return self.body.decode()
         except UnicodeDecodeError:
             return None
+
+    @property
+    def attached(self) -> list[tuple[Attachment, Path | None]]:
+        """Each file of the message with its copy for the agent, None where there is none."""
+        paths = self.files if self.files is not None else (None,) * len(self.row.attachments)
+        return list(zip(self.row.attachments, paths, strict=True))
 
     @property
     def reply(self) -> str | None:
@@ -89,7 +98,8 @@ def workspace(address: str) -> str:
 def document(message: Message) -> dict[str, Any]:
     """Every field of a message; exact, nothing made visible: who prints it must escape it as JSON does.
 
-    Times are milliseconds since the epoch, `digest` is hexadecimal, `body_b64` is there when the body is no text.
+    Times are milliseconds since the epoch, `digest` is hexadecimal, `body_b64` is there when the body is no text, the
+    `path` of an attachment is null when it is lost or the message is only looked at.
     """
     row, text = message.row, message.text
     body = {"body_b64": b64(message.body)} if text is None else {"text": text}
@@ -115,8 +125,13 @@ def document(message: Message) -> dict[str, Any]:
         "workspace": "outside" if message.is_from_outside else "same",
         "redelivery": row.redelivery,
         "attachments": [
-            {"name": attachment.name, "size": attachment.size, "sha256": attachment.digest.hex()}
-            for attachment in row.attachments
+            {
+                "name": attachment.name,
+                "path": None if path is None else str(path),
+                "size": attachment.size,
+                "sha256": attachment.digest.hex(),
+            }
+            for attachment, path in message.attached
         ],
         "reply": message.reply,
     }

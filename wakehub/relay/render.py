@@ -8,9 +8,11 @@ banner, a reply hint or an end mark; what is invisible is made visible. `json` i
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from wakehub.inbox.signing import Verified
+from wakehub.inbox.store import Attachment
 from wakehub.relay.message import Message, document, workspace
 from wakehub.relay.options import Format
 from wakehub.visible import visible
@@ -22,6 +24,7 @@ _VERDICT: Final[dict[Verified, str]] = {
     "no": "unverified (no known key of the sender made the signature)",
     "unsigned": "unverified (unsigned)",
 }
+_DIGEST_SHOWN: Final = 12
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -45,6 +48,7 @@ def plain(name: str) -> str:
 
 def _agent(message: Message) -> str:
     lines = [*_banner(message), f"[wakehub {_head(message)}]", *_body(message)]
+    lines += [f"[file {file}]" for file in _files(message)]
     if message.reply:
         lines.append(f"[reply: {message.reply}]")
     return "\n".join([*lines, "---", ""])
@@ -54,7 +58,8 @@ def _line(message: Message) -> str:
     text = message.text
     shown = _binary(message) if text is None else visible(text)
     outside = f" · from outside ({_workspace(message)})" if message.is_from_outside else ""
-    return f"{_head(message)}{outside}: {shown}\n"
+    files = "".join(f" · file {file}" for file in _files(message))
+    return f"{_head(message)}{outside}: {shown}{files}\n"
 
 
 def _json(message: Message) -> str:
@@ -96,6 +101,21 @@ def _body(message: Message) -> list[str]:
     if text is None:
         return [f"| ({_binary(message)})"]
     return [f"| {visible(line)}" for line in text.removesuffix("\n").split("\n")]
+
+
+def _files(message: Message) -> list[str]:
+    """A line for each file; its path or name stands last, since it may hold anything that can be shown."""
+    return [
+        f"{attachment.size} B · sha256 {attachment.digest.hex()[:_DIGEST_SHOWN]} · {_place(message, attachment, path)}"
+        for attachment, path in message.attached
+    ]
+
+
+def _place(message: Message, attachment: Attachment, path: Path | None) -> str:
+    if path is not None:
+        return visible(str(path))
+    state = "not handed over yet" if message.files is None else "lost: its content is not there as it was sent"
+    return f"{state}: {visible(attachment.name)}"
 
 
 def _binary(message: Message) -> str:
