@@ -270,7 +270,7 @@ class Machine:
         connection = self._one(program)
         if connection is not None:
             self.connections.remove(connection)
-            self.hub.finish(connection.session)
+            self.hub.finish(connection.session, self.wall_ms)
 
     def fail(self, program: Program) -> None:
         connection = self._one(program)
@@ -315,19 +315,19 @@ class Machine:
 
     def _settle(self) -> None:
         """What the server does behind each frame, where the kernel takes nothing."""
-        self.hub.dirty.clear()
-        for entry in self.hub.journal:
+        self.hub.delivery.dirty.clear()
+        for entry in self.hub.delivery.journal:
             assert all(isinstance(value, str | int) for value in entry.detail.values())
-        self.hub.journal.clear()
+        self.hub.delivery.journal.clear()
 
     def _write(self, connection: Connection, most: int) -> bool:
-        data = self.hub.output(connection.session, self.wall_ms)
+        data = self.hub.delivery.output(connection.session, self.wall_ms)
         if data is None:
             return False
         part = bytes(data[:most])
         assert part, "an empty write"
         self._read(connection, part)
-        self.hub.sent(connection.session, len(part), self.wall_ms)
+        self.hub.delivery.sent(connection.session, len(part), self.wall_ms)
         return True
 
     def _read(self, connection: Connection, part: bytes) -> None:
@@ -362,30 +362,32 @@ class Machine:
             assert queue.size == sum(len(raw) - PREFIX_BYTES for raw, _ in queue._entries), "a wrong size"
             if connection.session.is_open and connection.claim is None:
                 assert len(reader._data) - reader._at < PREFIX_BYTES + MAX_FRAME_BYTES, "more than a frame is kept"
-        assert hub._egress.used == sum(session.queue.size for session in sessions), "charged is not what waits"
-        assert hub._egress.used <= LIMITS.egress_bytes, "over the hub-wide limit"
+        assert hub.delivery.egress.used == sum(session.queue.size for session in sessions), "charged is not what waits"
+        assert hub.delivery.egress.used <= LIMITS.egress_bytes, "over the hub-wide limit"
         self._check_routes(sessions)
         self._check_topics(sessions)
         self._check_known(sessions)
 
     def _check_routes(self, sessions: list[Session]) -> None:
-        routes = {agent: session for shard in self.hub._router._shards for agent, session in shard.routes.items()}
+        routes = {
+            agent: session for shard in self.hub.delivery.router._shards for agent, session in shard.routes.items()
+        }
         assert routes == {session.agent: session for session in sessions if session.state is HubState.IN_SESSION}
         for agent, session in routes.items():
-            assert agent in self.hub._known, "an agent is connected and not known"
-            pending = self.hub._known.pending(agent)
+            assert agent in self.hub.delivery.known, "an agent is connected and not known"
+            pending = self.hub.delivery.known.pending(agent)
             assert pending is not None
             assert session.owed or not pending.waiting(), "ids wait for a connected agent, and nothing will bring them"
         for session in sessions:
             if session.owed and not session.queue:
-                assert session in self.hub._starved, "owed, and nothing will bring it"
-        if self.hub._starved:
-            assert self.hub._egress.used, "sessions wait for space that nobody holds"
+                assert session in self.hub.delivery.starved, "owed, and nothing will bring it"
+        if self.hub.delivery.starved:
+            assert self.hub.delivery.egress.used, "sessions wait for space that nobody holds"
 
     def _check_topics(self, sessions: list[Session]) -> None:
         table = [
             (topic, id(session))
-            for shard in self.hub._router._shards
+            for shard in self.hub.delivery.router._shards
             for topic, subscribers in shard.topics.items()
             for session in subscribers
         ]
@@ -394,7 +396,7 @@ class Machine:
         assert all(len(session.topics) <= MAX_TOPICS_PER_SESSION for session in sessions), "too many topics"
 
     def _check_known(self, sessions: list[Session]) -> None:
-        known = self.hub._known
+        known = self.hub.delivery.known
         connected = {session.agent for session in sessions if session.state is HubState.IN_SESSION}
         assert len(known) <= max(LIMITS.known_agents, len(connected)), "too many agents are known"
         for entry in known._agents.values():
@@ -404,14 +406,14 @@ class Machine:
 
     def _end_all(self) -> None:
         while self.connections:
-            self.hub.finish(self.connections.pop().session)
+            self.hub.finish(self.connections.pop().session, self.wall_ms)
             self._settle()
             self.check()
-        assert self.hub._egress.used == 0
+        assert self.hub.delivery.egress.used == 0
         gauges = self.hub.gauges()
         assert gauges == type(gauges)(0, 0, 0, 0, 0, 0), gauges
-        assert not self.hub._starved
-        assert not any(shard.routes or shard.topics for shard in self.hub._router._shards)
+        assert not self.hub.delivery.starved
+        assert not any(shard.routes or shard.topics for shard in self.hub.delivery.router._shards)
 
     def _outcome(self) -> str:
         """Which of the hub's counters moved, and roughly how far."""

@@ -112,9 +112,9 @@ def test_a_broken_parser_is_found(broken: type[Wake]) -> None:
 
 
 class LeakyBudget(Hub):
-    def finish(self, session: Session) -> None:
-        self._egress.used += 1
-        super().finish(session)
+    def finish(self, session: Session, wall_ms: int) -> None:
+        self.delivery.egress.used += 1
+        super().finish(session, wall_ms)
 
 
 class KeepsTopics(Hub):
@@ -125,13 +125,15 @@ class KeepsTopics(Hub):
 
 
 class ForgetsToHeal(Hub):
-    def _owe(self, recipient: Session) -> None:
-        pass
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.delivery._owe = lambda recipient: None
 
 
 class NeverEvicts(Hub):
-    def _evict(self) -> None:
-        pass
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.delivery.evict = lambda: None
 
 
 class EndlessTopics(Hub):
@@ -143,12 +145,12 @@ class EndlessTopics(Hub):
 class OldRouteGoesLast(Hub):
     def _close(self, session: Session, why: str) -> None:
         super()._close(session, why)
-        self._router._shard(session.agent).routes.pop(session.agent, None)
+        self.delivery.router._shard(session.agent).routes.pop(session.agent, None)
 
 
 class GoesOnBehindAnError(Hub):
     def _close(self, session: Session, why: str) -> None:
-        session.queue.push(self._made_wake(session.agent, b"one more"))
+        session.queue.push(self.delivery._made_wake(session.agent, b"one more"))
         super()._close(session, why)
 
 

@@ -168,13 +168,13 @@ class Peer:
         """Let up to `most` bytes leave, as a kernel does; without a number, everything."""
         out = bytearray()
         while most is None or most > 0:
-            data = self.hub.output(self.session, self.world.wall_ms)
+            data = self.hub.delivery.output(self.session, self.world.wall_ms)
             if data is None:
                 break
             written = bytes(data[:most])
             out += written
             most = None if most is None else most - len(written)
-            self.hub.sent(self.session, len(written), self.world.wall_ms)
+            self.hub.delivery.sent(self.session, len(written), self.world.wall_ms)
         return bytes(out)
 
     def read(self) -> list[Event]:
@@ -199,7 +199,7 @@ class Peer:
 
     def finish(self) -> None:
         """The connection is closed; what was not taken was not written."""
-        self.hub.finish(self.session)
+        self.hub.finish(self.session, self.world.wall_ms)
 
     @property
     def is_open(self) -> bool:

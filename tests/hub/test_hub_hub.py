@@ -17,7 +17,8 @@ from hub_world import (
 )
 
 from wakehub.hub.counters import Gauges
-from wakehub.hub.hub import Entry, Hub
+from wakehub.hub.delivery import Entry
+from wakehub.hub.hub import Hub
 from wakehub.identity.verifier import Claim, Denied, DenyAllVerifier, Identity
 from wakehub.limits import HubLimits
 from wakehub.wire.frames import Frame, Kind, encode
@@ -329,7 +330,7 @@ def test_a_join_or_depart_with_a_bad_signature(kind: Kind, spoil: str) -> None:
     assert alice.read() == [UNAUTHORIZED]
     assert not alice.is_open
     assert world.refused == {(kind.name.lower(), "signature"): 1}
-    assert b"alice" in world.hub._known
+    assert b"alice" in world.hub.delivery.known
 
 
 def test_who_departs_is_forgotten_and_gets_no_reply() -> None:
@@ -378,7 +379,7 @@ def test_a_full_table_forgets_who_is_longest_absent_with_the_least_waiting() -> 
     alice.wake("bob", b"m_1")
     world.connect("dave")
     assert world.hub.counters.pending_evicted == 1
-    assert Entry("agent evicted", b"carol") in world.hub.journal
+    assert Entry("agent evicted", b"carol") in world.hub.delivery.journal
     alice.wake("carol")
     alice.wake("bob")
     assert alice.read() == [NO_AGENT]
@@ -392,7 +393,7 @@ def test_the_connected_are_never_forgotten_and_the_table_shrinks_as_they_leave()
     assert len(peers[3].read()) == 1
     for peer in peers[1:]:
         peer.finish()
-    assert len(world.hub._known) == 2
+    assert len(world.hub.delivery.known) == 2
     assert world.hub.counters.pending_evicted == 2
 
 
@@ -427,7 +428,7 @@ def test_who_is_revoked_is_closed_in_silence() -> None:
     assert bob.read() == []
     assert alice.is_open
     assert world.refused == {("revalidation", "revoked_key"): 1}
-    assert Entry("agent disconnected", b"bob", {"session": 2, "why": "revalidation"}) in world.hub.journal
+    assert Entry("agent disconnected", b"bob", {"session": 2, "why": "revalidation"}) in world.hub.delivery.journal
     alice.wake("#team")
     alice.wake("bob")
     assert alice.read() == []
@@ -502,7 +503,7 @@ def test_a_topic_that_lost_its_proof_is_dropped_and_the_session_stays() -> None:
     assert bob.is_open
     assert bob.read() == []
     assert list(bob.session.topics) == [b"#_inbox/bob", b"#team/later"]
-    assert Entry("topic lost", b"bob", {"topic": "#team/hello"}) in world.hub.journal
+    assert Entry("topic lost", b"bob", {"topic": "#team/hello"}) in world.hub.delivery.journal
     alice.wake("#team/hello", b"m_1")
     alice.wake("#team/later", b"m_2")
     assert ids(bob.read()) == [b"m_2"]
@@ -563,6 +564,17 @@ def test_what_was_not_written_whole_is_kept_for_the_agents_return(written: int |
     back = world.connect("bob")
     assert welcome_of(back).pending_ids == len(expected)
     assert ids(back.first) == expected
+
+
+def test_what_expired_unwritten_is_not_kept() -> None:
+    world = World()
+    alice, bob = world.connect("alice"), world.connect("bob")
+    alice.wake("bob", b"m_1", ttl_ms=50)
+    alice.wake("bob", b"m_2")
+    world.pass_ms(50)
+    bob.finish()
+    assert ids(world.connect("bob").first) == [b"m_2"]
+    assert world.hub.counters.wakes_expired == 1
 
 
 def test_topic_wakes_that_were_not_written_are_kept_too() -> None:
@@ -649,7 +661,7 @@ def test_a_stranger_leaves_nothing_behind() -> None:
     peer = world.open()
     peer.finish()
     assert world.hub.gauges() == EMPTY
-    assert len(world.hub._known) == 0
+    assert len(world.hub.delivery.known) == 0
 
 
 def test_finishing_twice_is_nothing() -> None:
@@ -701,7 +713,7 @@ def test_comings_and_goings_are_noted() -> None:
     world = World()
     alice = world.connect("alice")
     alice.finish()
-    assert world.hub.journal == [
+    assert world.hub.delivery.journal == [
         Entry("agent connected", b"alice", {"session": 1, "pending": 0}),
         Entry("agent disconnected", b"alice", {"session": 1, "why": "disconnected"}),
     ]
@@ -715,8 +727,8 @@ def test_nothing_noted_and_nothing_shown_holds_a_secret() -> None:
         claim = peer.send(Frame(Kind.HELLO, name.encode(), payload=Hello(b"K" * 32, b"S" * 64, b"C" * 99).encode()))
         assert claim is not None
         world.hub.admit(peer.session, claim, world.verifier.verify(claim, 0), 0)
-        assert "SSSS" not in repr(claim) + repr(world.hub.journal) + repr(peer.session)
-        assert "CCCC" not in repr(claim) + repr(world.hub.journal) + repr(peer.session)
+        assert "SSSS" not in repr(claim) + repr(world.hub.delivery.journal) + repr(peer.session)
+        assert "CCCC" not in repr(claim) + repr(world.hub.delivery.journal) + repr(peer.session)
 
 
 def test_the_gauges_count_connections_and_agents() -> None:
@@ -734,18 +746,18 @@ def test_the_gauges_count_connections_and_agents() -> None:
 def test_who_has_something_to_write_is_listed() -> None:
     world = World()
     alice, bob = world.connect("alice"), world.connect("bob")
-    world.hub.dirty.clear()
+    world.hub.delivery.dirty.clear()
     alice.wake("bob")
-    assert world.hub.dirty == [bob.session]
-    world.hub.dirty.clear()
+    assert world.hub.delivery.dirty == [bob.session]
+    world.hub.delivery.dirty.clear()
     alice.wake("nobody")
-    assert world.hub.dirty == [alice.session]
-    world.hub.dirty.clear()
+    assert world.hub.delivery.dirty == [alice.session]
+    world.hub.delivery.dirty.clear()
     world.hub.eof(bob.session, inside_frame=False)
-    assert world.hub.dirty == [bob.session]
+    assert world.hub.delivery.dirty == [bob.session]
 
 
 def test_a_hub_needs_nothing_but_an_id_limits_and_a_verifier() -> None:
     hub = Hub("hüb".encode(), HubLimits(), Verifier())
     session = hub.open(bytes(32), 0)
-    assert hub.output(session, NOON_MS) == encode(Frame(Kind.HELLO, "hüb".encode(), payload=bytes(32)))
+    assert hub.delivery.output(session, NOON_MS) == encode(Frame(Kind.HELLO, "hüb".encode(), payload=bytes(32)))

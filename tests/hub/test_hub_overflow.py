@@ -3,7 +3,7 @@
 import pytest
 from hub_world import FULL, HUB, NO_AGENT, RATE, Peer, World, ids
 
-from wakehub.hub.hub import Entry
+from wakehub.hub.delivery import Entry
 from wakehub.wire.fields import lp
 from wakehub.wire.frames import Frame, Kind, encode
 from wakehub.wire.payloads import Wake, Welcome
@@ -140,11 +140,11 @@ def test_overflow_is_noted_once_until_it_heals() -> None:
     alice, bob = world.connect("alice"), world.connect("bob")
     noted = Entry("recipient overflow", b"bob", {"cause": "recipient_frames"})
     for _ in range(2):
-        world.hub.journal.clear()
+        world.hub.delivery.journal.clear()
         for number in range(4):
             alice.wake("bob", b"m_%d" % number)
             alice.read()
-        assert world.hub.journal == [noted]
+        assert world.hub.delivery.journal == [noted]
         bob.read()
 
 
@@ -273,9 +273,9 @@ def test_a_little_space_heals_one_and_the_next_space_another() -> None:
         alice.read()
     sizes = []
     while not (bob.queued and carol.queued):
-        raw = hog.hub.output(hog.session, world.wall_ms)
+        raw = hog.hub.delivery.output(hog.session, world.wall_ms)
         assert raw is not None
-        hog.hub.sent(hog.session, len(raw), world.wall_ms)
+        hog.hub.delivery.sent(hog.session, len(raw), world.wall_ms)
         sizes.append((bob.queued, carol.queued))
     assert (1, 0) in sizes
     assert ids(bob.read()) == [b"m_bob"]
@@ -291,13 +291,13 @@ def test_an_attempt_to_heal_that_fails_is_no_overflow() -> None:
         alice.wake("bob", b"m_%d" % number + b"x" * 100)
         assert alice.read() == [FULL]
     counted = (world.hub.counters.overflow.copy(), world.hub.counters.pending_coalesced)
-    world.hub.journal.clear()
-    raw = hog.hub.output(hog.session, world.wall_ms)
+    world.hub.delivery.journal.clear()
+    raw = hog.hub.delivery.output(hog.session, world.wall_ms)
     assert raw is not None
-    hog.hub.sent(hog.session, len(raw), world.wall_ms)
+    hog.hub.delivery.sent(hog.session, len(raw), world.wall_ms)
     assert bob.queued == 0
     assert (world.hub.counters.overflow, world.hub.counters.pending_coalesced) == counted
-    assert world.hub.journal == []
+    assert world.hub.delivery.journal == []
     bob.finish()
     assert world.hub.gauges().recipients == 2
     hog.finish()
@@ -312,9 +312,9 @@ def test_a_lagged_agent_that_starves_is_still_lagged_at_its_return() -> None:
     alice.wake("bob", b"m_1")
     alice.wake("bob", b"")
     alice.read()
-    raw = hog.hub.output(hog.session, world.wall_ms)
+    raw = hog.hub.delivery.output(hog.session, world.wall_ms)
     assert raw is not None
-    hog.hub.sent(hog.session, len(raw), world.wall_ms)
+    hog.hub.delivery.sent(hog.session, len(raw), world.wall_ms)
     bob.finish()
     hog.finish()
     welcome = world.connect("bob").first[0]

@@ -24,7 +24,7 @@ from hub_world import (
     pair_of,
 )
 
-from wakehub.hub.hub import Entry
+from wakehub.hub.delivery import Entry
 from wakehub.hub.ratelimit import TokenBucket
 from wakehub.wire.fields import encode_topics
 from wakehub.wire.frames import Frame, Kind, encode
@@ -128,12 +128,12 @@ def test_all_identity_refusals_look_alike(label: str) -> None:
     world.verifier.denied["alice"] = label
     peer = world.open()
     peer.read()
-    world.hub.journal.clear()
+    world.hub.delivery.journal.clear()
     peer.hello(b"#team")
     assert peer.read_raw() == [Frame(Kind.ERROR, HUB, b"", b"\x01\x91unauthorized")]
     assert not peer.is_open
     assert world.refused == {("hello", label): 1}
-    assert world.hub.journal == [Entry("refused", b"alice", {"cause": "hello", "label": label})]
+    assert world.hub.delivery.journal == [Entry("refused", b"alice", {"cause": "hello", "label": label})]
 
 
 def test_strangers_have_four_frames_a_second_and_eight_at_once() -> None:

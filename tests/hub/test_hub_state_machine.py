@@ -357,15 +357,15 @@ class HubMachine(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """Write what is listed, until nothing is; then heed what the hub noted."""
-        while self.hub.dirty:
-            dirty, self.hub.dirty = self.hub.dirty, []
+        while self.hub.delivery.dirty:
+            dirty, self.hub.delivery.dirty = self.hub.delivery.dirty, []
             for one in self.connections:
                 if one.peer.session in dirty and not one.finished:
                     self.write(one)
-        for entry in self.hub.journal[self.noted :]:
+        for entry in self.hub.delivery.journal[self.noted :]:
             if entry.event == "agent evicted":
                 self.owed[entry.agent.decode()].clear()
-        self.noted = len(self.hub.journal)
+        self.noted = len(self.hub.delivery.journal)
         for one in self.connections:
             if not one.peer.is_open:
                 one.topics = set()
@@ -479,7 +479,7 @@ class HubMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_table_of_known_agents_is_bounded(self) -> None:
-        assert len(self.hub._known) <= max(self.limits.known_agents, self.hub.agents)
+        assert len(self.hub.delivery.known) <= max(self.limits.known_agents, self.hub.agents)
 
     def teardown(self) -> None:
         """All connections end; then every agent comes back, and is told of whatever it has missed."""
@@ -487,7 +487,7 @@ class HubMachine(RuleBasedStateMachine):
         self.world.verifier.denied, self.world.verifier.stale = {}, False
         for agent in AGENTS:
             if self.still_owed(agent):
-                assert agent.encode() in self.hub._known
+                assert agent.encode() in self.hub.delivery.known
                 one = Connection(self.world.open(agent))
                 self.connections.append(one)
                 self.settle()

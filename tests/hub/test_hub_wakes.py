@@ -17,7 +17,7 @@ def test_a_wake_is_forwarded_as_the_very_bytes_that_came_in() -> None:
     wake = Wake(b"m_1", b"_inbox/bob", b"alice", bytes(range(32)), 77)
     raw = encode(Frame(Kind.WAKE, b"alice", b"bob", wake.encode(), world.wall_ms, 60_000))
     alice.raw_frame(raw)
-    assert world.hub.output(bob.session, world.wall_ms) is raw
+    assert world.hub.delivery.output(bob.session, world.wall_ms) is raw
     assert bob.read() == [Woken(b"alice", b"bob", wake, world.wall_ms)]
     assert alice.read() == []
 
@@ -146,7 +146,7 @@ def test_a_topic_wake_goes_to_every_subscriber_but_the_sender_as_one_object() ->
     team = [world.connect(name, b"#team") for name in ("bob", "carol")]
     outsider = world.connect("dave", b"#team/other")
     raw = alice.wake("#team")
-    assert all(world.hub.output(peer.session, world.wall_ms) is raw for peer in team)
+    assert all(world.hub.delivery.output(peer.session, world.wall_ms) is raw for peer in team)
     assert [peer.take() for peer in team] == [raw, raw]
     assert alice.read() == []
     assert outsider.read() == []

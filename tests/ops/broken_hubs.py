@@ -87,7 +87,7 @@ class ReplaysFirst(Hub):
 
     def _control(self, session: Session, kind: Kind, payload: bytes = b"") -> bool:
         if kind is Kind.WELCOME:
-            self._replay(session)
+            self.delivery.replay(session)
         return super()._control(session, kind, payload)
 
 
@@ -98,21 +98,21 @@ class ReplacesInSilence(Hub):
 
 
 class OldEndTakesTheRoute(Hub):
-    def finish(self, session: Session) -> None:
-        super().finish(session)
+    def finish(self, session: Session, wall_ms: int) -> None:
+        super().finish(session, wall_ms)
         if session.agent:
-            self._router._shard(session.agent).routes.pop(session.agent, None)
+            self.delivery.router._shard(session.agent).routes.pop(session.agent, None)
 
 
 class InheritsTopics(Hub):
     def admit(self, session: Session, claim: Claim, verdict: Identity | Denied, now_us: int) -> None:
-        before = self._router.route(claim.agent_id.encode())
+        before = self.delivery.router.route(claim.agent_id.encode())
         topics = tuple(before.topics) if before else ()
         super().admit(session, claim, verdict, now_us)
         if session.state is HubState.IN_SESSION:
             for topic in topics:
                 session.topics[topic] = None
-                self._router.subscribe(topic, session)
+                self.delivery.router.subscribe(topic, session)
 
 
 class BelievesFrom(Hub):
@@ -154,7 +154,7 @@ class EndlessTopics(Hub):
     def _subscribe(self, session: Session, frame: Frame, *rest: Any) -> None:
         for topic in decode_topics(frame.payload):
             session.topics[topic] = None
-            self._router.subscribe(topic, session)
+            self.delivery.router.subscribe(topic, session)
         self._control(session, Kind.SUBSCRIBE, frame.payload)
 
 
@@ -173,21 +173,24 @@ class LaterFirst(Hub):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._held: dict[Session, tuple[bytes, bytes, int]] = {}
+        held: dict[Session, tuple[bytes, bytes, int]] = {}
+        deliver = self.delivery.deliver
 
-    def _deliver(self, recipient: Session, *wake: Any) -> bool:
-        held = self._held.pop(recipient, None)
-        if held is None:
-            self._held[recipient] = wake
-            return True
-        return super()._deliver(recipient, *wake) and super()._deliver(recipient, *held)
+        def swapped(recipient: Session, *wake: Any) -> bool:
+            first = held.pop(recipient, None)
+            if first is None:
+                held[recipient] = wake
+                return True
+            return deliver(recipient, *wake) and deliver(recipient, *first)
+
+        self.delivery.deliver = swapped
 
 
 class EchoesTopics(Hub):
     def _wake_topic(self, session: Session, topic: bytes, raw: bytes, row_id: bytes, *rest: Any) -> None:
         super()._wake_topic(session, topic, raw, row_id, *rest)
         if topic in session.topics:
-            self._deliver(session, raw, row_id, 0)
+            self.delivery.deliver(session, raw, row_id, 0)
 
 
 class FreeFanOut(Hub):
@@ -195,8 +198,8 @@ class FreeFanOut(Hub):
         self, session: Session, topic: bytes, raw: bytes, row_id: bytes, deadline_ms: int, now: int
     ) -> None:
         if self._may_use(session, topic):
-            for recipient in self._router.subscribers(topic, but=session):
-                self._deliver(recipient, raw, row_id, deadline_ms)
+            for recipient in self.delivery.router.subscribers(topic, but=session):
+                self.delivery.deliver(recipient, raw, row_id, deadline_ms)
         else:
             super()._wake_topic(session, topic, raw, row_id, deadline_ms, now)
 
@@ -210,14 +213,20 @@ class AnswersForTheAbsent(Hub):
     """404 for a known agent that is away."""
 
     def _wake_agent(self, session: Session, to: bytes, *rest: Any) -> None:
-        super()._wake_agent(session, to if self._router.route(to) else b"nobody", *rest)
+        super()._wake_agent(session, to if self.delivery.router.route(to) else b"nobody", *rest)
 
 
 class KeepsPending(Hub):
-    def _replay(self, session: Session) -> None:
-        ids = dict(self._pending_of(session.agent).ids)
-        super()._replay(session)
-        self._pending_of(session.agent).ids.update(ids)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        replay = self.delivery.replay
+
+        def keeping(session: Session) -> None:
+            ids = dict(self.delivery.pending_of(session).ids)
+            replay(session)
+            self.delivery.pending_of(session).ids.update(ids)
+
+        self.delivery.replay = keeping
 
 
 class OverflowsInSilence(Hub):
@@ -226,8 +235,9 @@ class OverflowsInSilence(Hub):
 
 
 class ForgetsToHeal(Hub):
-    def _owe(self, recipient: Session) -> None:
-        pass
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.delivery._owe = lambda recipient: None
 
 
 # --- verifiers ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The hub's decisions: who is admitted, where a frame goes, what is refused (awh1.md §5).
 
-One way down: `receive` takes a delimited frame and the time; what is to be written ends up in the queues of the
-sessions listed in `dirty`, and what an operator should know in `journal`. The server empties both after each batch.
+One way down: `receive` takes a delimited frame and the time, and decides; what comes of it is in `delivery`: queues to
+be written, and lines for the operator.
 Times come in twice: `now_us` is monotonic (buckets, grace periods), `wall_ms` is the clock that ttl and ts_ms speak of.
 
     hello ─ receive ─▶ Claim ─ verifier (the server's turn) ─▶ admit ─▶ in session ─ receive … ─▶ close ─▶ finish
@@ -11,19 +11,15 @@ topic list, destination, ttl, scope, fan-out charge, routing. Every refusal is c
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from wakehub.errors import ErrorCode, Violation
-from wakehub.hub.accounting import Budget
-from wakehub.hub.counters import Counters, Gauges
-from wakehub.hub.pending import KnownAgents, PendingSet
+from wakehub.hub.counters import Gauges
+from wakehub.hub.delivery import Delivery, Entry
 from wakehub.hub.ratelimit import TokenBucket
-from wakehub.hub.router import Router
-from wakehub.hub.send_queue import SendQueue
 from wakehub.hub.session import Session
 from wakehub.identity.keys import verify
-from wakehub.identity.scope import inbox_topic, may_hold
+from wakehub.identity.scope import may_hold
 from wakehub.identity.verifier import Claim, Denied, HelloVerifier, Identity, Stale
 from wakehub.limits import (
     HANDSHAKE_BURST,
@@ -35,7 +31,7 @@ from wakehub.limits import (
     HubLimits,
 )
 from wakehub.wire.fields import decode_topics
-from wakehub.wire.frames import Frame, Kind, decode, encode, kind_of, timestamp_ms
+from wakehub.wire.frames import Frame, Kind, decode, encode
 from wakehub.wire.payloads import Error, Hello, Wake, Welcome
 from wakehub.wire.protocol import HUB_TABLE, HubState, Refusal
 from wakehub.wire.transcript import membership
@@ -45,15 +41,6 @@ _STALE_GRACE_US: Final = STALE_GRACE_SECONDS * 1_000_000
 _MAX_SESSION_NUMBER: Final = (1 << 32) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line for the operator: what happened to which agent (its id, empty before admission), and details."""
-
-    event: str
-    agent: bytes = b""
-    detail: dict[str, str | int] = field(default_factory=dict)
-
-
 class Hub:
     """`hub_id` is 1..64 bytes of UTF-8; `verifier` decides who an agent is and whether it still is."""
 
@@ -61,15 +48,9 @@ class Hub:
         self.hub_id = hub_id
         self.limits = limits
         self.verifier = verifier
-        self.counters = Counters()
-        self.dirty: list[Session] = []
-        self.journal: list[Entry] = []
+        self.delivery = Delivery(hub_id, limits)
+        self.counters = self.delivery.counters
         self._sessions: dict[Session, None] = {}
-        self._router = Router()
-        self._known = KnownAgents(limits.known_agents)
-        self._egress = Budget(limits.egress_bytes)
-        self._spare = limits.egress_reserve
-        self._starved: dict[Session, None] = {}
         self._last_number = 0
         self._handlers: dict[Kind, Callable[[Session, Frame, bytes, int, int], None]] = {
             Kind.JOIN: self._join,
@@ -88,7 +69,7 @@ class Hub:
         session = Session(
             nonce,
             TokenBucket(HANDSHAKE_RATE_PER_SECOND, HANDSHAKE_BURST, now_us),
-            SendQueue(self.limits.queued_frames, self.limits.queued_bytes, self._egress),
+            self.delivery.new_queue(),
         )
         self._sessions[session] = None
         self.counters.accepted += 1
@@ -114,16 +95,18 @@ class Hub:
         session.number = self._last_number
         for topic in claim.topics:
             session.topics[topic] = None
-            self._router.subscribe(topic, session)
-        self._known.enter(agent)
-        self._evict()
-        previous = self._router.install(agent, session)
+            self.delivery.router.subscribe(topic, session)
+        self.delivery.known.enter(agent)
+        self.delivery.evict()
+        previous = self.delivery.router.install(agent, session)
         if previous is not None:
             self.counters.sessions_replaced += 1
             self._error(previous, ErrorCode.REPLACED, "session replaced")
             self._close(previous, "replaced")
-        pending = self._pending_of(agent)
-        self.journal.append(Entry("agent connected", agent, {"session": session.number, "pending": pending.count}))
+        pending = self.delivery.pending_of(session)
+        self.delivery.journal.append(
+            Entry("agent connected", agent, {"session": session.number, "pending": pending.count})
+        )
         welcome = Welcome(
             session.number,
             pending.count,
@@ -134,7 +117,7 @@ class Hub:
         )
         if self._control(session, Kind.WELCOME, welcome.encode()):
             pending.welcomed()
-            self._replay(session)
+            self.delivery.replay(session)
 
     # --- a frame comes ----------------------------------------------------------------------------------------
 
@@ -199,7 +182,7 @@ class Hub:
 
     def _depart(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
         if self._proves_membership(session, frame):
-            self._known.forget(session.agent)
+            self.delivery.known.forget(session.agent)
             self._close(session, "departed")
 
     def _proves_membership(self, session: Session, frame: Frame) -> bool:
@@ -220,7 +203,7 @@ class Hub:
             return
         for topic in topics:
             session.topics[topic] = None
-            self._router.subscribe(topic, session)
+            self.delivery.router.subscribe(topic, session)
         self._control(session, Kind.SUBSCRIBE, frame.payload)
 
     def _unsubscribe(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
@@ -245,14 +228,14 @@ class Hub:
             self._wake_agent(session, to, raw, wake.row_id, deadline_ms)
 
     def _wake_agent(self, session: Session, to: bytes, raw: bytes, row_id: bytes, deadline_ms: int) -> None:
-        recipient = self._router.route(to)
+        recipient = self.delivery.router.route(to)
         if recipient is None:
-            pending = self._known.pending(to)
+            pending = self.delivery.known.pending(to)
             if pending is None:
                 self._refuse(session, ErrorCode.UNKNOWN, "no such agent", "unknown_agent")
                 return
-            self._retain(pending, row_id)
-        elif not self._deliver(recipient, raw, row_id, deadline_ms):
+            self.delivery.retain(pending, row_id)
+        elif not self.delivery.deliver(recipient, raw, row_id, deadline_ms):
             self._overflowed(session)
             return
         self.counters.wakes_routed += 1
@@ -263,111 +246,23 @@ class Hub:
         if not self._may_use(session, topic):
             self._refuse(session, ErrorCode.FORBIDDEN, "topic outside the sender's read scope", "scope")
             return
-        recipients = self._router.subscribers(topic, but=session)
+        recipients = self.delivery.router.subscribers(topic, but=session)
         if len(recipients) > 1 and not session.bucket.take(len(recipients) - 1, now_us):
             self._rate_limited(session, "fan-out exceeds the frame budget", "fanout", now_us)
             return
         self.counters.wakes_routed += 1
-        taken = [self._deliver(recipient, raw, row_id, deadline_ms) for recipient in recipients]
+        taken = [self.delivery.deliver(recipient, raw, row_id, deadline_ms) for recipient in recipients]
         self.counters.fanout_deliveries += sum(taken)
         if not all(taken):
             self._overflowed(session)
 
-    def _deliver(self, recipient: Session, raw: bytes, row_id: bytes, deadline_ms: int) -> bool:
-        """Queue a wake; when it does not fit, its id goes to the recipient's pending set, to be made good (§5.6)."""
-        overflow = recipient.queue.push(raw, deadline_ms, self._spare)
-        if overflow is None:
-            self.dirty.append(recipient)
-            return True
-        self.counters.overflow[overflow.value] += 1
-        self._retain(self._pending_of(recipient.agent), row_id)
-        if not recipient.owed:
-            self.journal.append(Entry("recipient overflow", recipient.agent, {"cause": overflow.value}))
-        self._owe(recipient)
-        return False
-
-    def _retain(self, pending: PendingSet, row_id: bytes) -> None:
-        pending.record(row_id)
-        self.counters.pending_coalesced += 1
-
-    def _owe(self, recipient: Session) -> None:
-        recipient.owed = True
-        if not recipient.queue:
-            # Its own queue will not drain again to trigger the healing: the hub-wide budget has to.
-            self._starved[recipient] = None
-
-    def _replay(self, session: Session) -> None:
-        """Queue a hub-made wake for each retained id; from the first that does not fit on they stay retained."""
-        pending = self._pending_of(session.agent)
-        for row_id in pending.waiting():
-            if session.queue.push(self._made_wake(session.agent, row_id), 0, self._spare) is not None:
-                self._owe(session)
-                return
-            pending.replayed(row_id)
-            self.dirty.append(session)
-
-    def _pending_of(self, agent: bytes) -> PendingSet:
-        pending = self._known.pending(agent)
-        assert pending is not None, "a connected agent is known"
-        return pending
-
-    def _made_wake(self, agent: bytes, row_id: bytes) -> bytes:
-        topic = inbox_topic(agent.decode())
-        wake = Wake(row_id, topic.removeprefix(b"#") if topic else b"")
-        return encode(Frame(Kind.WAKE, self.hub_id, agent, wake.encode()))
-
-    # --- what leaves ------------------------------------------------------------------------------------------
-
-    def output(self, session: Session, wall_ms: int) -> bytes | memoryview | None:
-        """The bytes to write next to `session`, None when nothing waits; expired wakes are dropped here (§5.6)."""
-        queue = session.queue
-        while queue:
-            expired = queue.drop_expired(wall_ms)
-            if not expired:
-                return queue.head()
-            self.counters.wakes_expired += expired
-            self._released(session)
-        return None
-
-    def sent(self, session: Session, count: int, wall_ms: int) -> None:
-        """`count` of the bytes that `output` gave have been written."""
-        raw = session.queue.sent(count)
-        if raw is None:
-            return
-        self.counters.frames_out += 1
-        if kind_of(raw) == Kind.WAKE:
-            self.counters.wakes_written += 1
-            ts_ms = timestamp_ms(raw)
-            if ts_ms:
-                self.counters.wake_latency_us.observe((wall_ms - ts_ms) * 1000)
-        self._released(session)
-
-    def _released(self, session: Session) -> None:
-        if session.owed and not session.queue:
-            self._heal(session)
-        while self._starved:
-            longest = next(iter(self._starved))
-            if longest.owed and not longest.queue:
-                self._heal(longest)
-                if longest.owed and not longest.queue:
-                    return  # the space that came back is used up
-            self._starved.pop(longest, None)
-
-    def _heal(self, session: Session) -> None:
-        session.owed = False
-        if session.is_open:
-            self._replay(session)
-
     # --- a connection goes ------------------------------------------------------------------------------------
 
-    def finish(self, session: Session) -> None:
+    def finish(self, session: Session, wall_ms: int) -> None:
         """The connection is closed, however it ended: what was not written goes to who is owed it (§5.10)."""
         self._close(session, "disconnected")
         self._sessions.pop(session, None)
-        left = session.queue.clear()
-        if session.agent in self._known:
-            self._make_good(session.agent, [raw for raw, _ in left])
-        self._released(session)
+        self.delivery.abandon(session, wall_ms)
 
     def drop(self, session: Session, cause: str, label: str = "") -> None:
         """Close silently for a reason of the hub's own: the handshake deadline, a failed revalidation."""
@@ -382,36 +277,27 @@ class Hub:
             self._count_refusal(session, "malformed", "eof")
         self._close(session, "disconnected")
 
-    def _make_good(self, agent: bytes, unwritten: list[bytes]) -> None:
-        """Retain what the frames told; if the agent has a newer session already, it is told at once."""
-        pending = self._pending_of(agent)
-        for raw in unwritten:
-            row_id = _told_by(raw)
-            if row_id is not None:
-                self._retain(pending, row_id)
-        newer = self._router.route(agent)
-        if newer is not None and not newer.owed:
-            self._replay(newer)
-
     def _close(self, session: Session, why: str) -> None:
         if not session.is_open:
             return
         was_in_session = session.state is HubState.IN_SESSION
         session.state = HubState.CLOSED
         session.owed = False
-        self._starved.pop(session, None)
+        self.delivery.starved.pop(session, None)
         for topic in list(session.topics):
             self._drop_topic(session, topic)
         if was_in_session:
-            if self._router.remove(session.agent, session):
-                self._known.leave(session.agent)
-                self._evict()
-            self.journal.append(Entry("agent disconnected", session.agent, {"session": session.number, "why": why}))
-        self.dirty.append(session)
+            if self.delivery.router.remove(session.agent, session):
+                self.delivery.known.leave(session.agent)
+                self.delivery.evict()
+            self.delivery.journal.append(
+                Entry("agent disconnected", session.agent, {"session": session.number, "why": why})
+            )
+        self.delivery.dirty.append(session)
 
     def _drop_topic(self, session: Session, topic: bytes) -> None:
         session.topics.pop(topic, None)
-        self._router.unsubscribe(topic, session)
+        self.delivery.router.unsubscribe(topic, session)
 
     # --- once a second ----------------------------------------------------------------------------------------
 
@@ -430,7 +316,7 @@ class Hub:
                 session.stale_since_us = None
                 for topic in [topic for topic in session.topics if not self._may_use(session, topic)]:
                     self._drop_topic(session, topic)
-                    self.journal.append(Entry("topic lost", session.agent, {"topic": topic.decode()}))
+                    self.delivery.journal.append(Entry("topic lost", session.agent, {"topic": topic.decode()}))
             case Denied(label):
                 self.drop(session, "revalidation", label)
             case Stale():
@@ -449,7 +335,7 @@ class Hub:
     @property
     def agents(self) -> int:
         """How many agents are connected."""
-        return len(self._router)
+        return len(self.delivery.router)
 
     def gauges(self) -> Gauges:
         """The state right now; one pass over the connections."""
@@ -458,7 +344,7 @@ class Hub:
             recipients=self.agents,
             queued_bytes=sum(session.queue.size for session in self._sessions),
             queued_frames=sum(len(session.queue) for session in self._sessions),
-            egress_bytes=self._egress.used,
+            egress_bytes=self.delivery.egress.used,
             slow_consumers=sum(session.queue.is_slow for session in self._sessions),
         )
 
@@ -474,7 +360,9 @@ class Hub:
 
     def _count_refusal(self, session: Session, cause: str, label: str = "", claimed: str = "") -> None:
         self.counters.refused[cause, label] += 1
-        self.journal.append(Entry("refused", session.agent or claimed.encode(), {"cause": cause, "label": label}))
+        self.delivery.journal.append(
+            Entry("refused", session.agent or claimed.encode(), {"cause": cause, "label": label})
+        )
 
     def _rate_limited(self, session: Session, reason: str, cause: str, now_us: int) -> None:
         self._count_refusal(session, cause)
@@ -497,7 +385,7 @@ class Hub:
             return False
         raw = encode(Frame(kind, self.hub_id, session.agent, payload))
         if session.queue.push(raw) is None:
-            self.dirty.append(session)
+            self.delivery.dirty.append(session)
             return True
         self.drop(session, "own_queue")
         return False
@@ -506,18 +394,3 @@ class Hub:
         identity = session.identity
         assert identity is not None
         return may_hold(identity.agent_id, identity.prefixes, topic)
-
-    def _evict(self) -> None:
-        while (evicted := self._known.evict()) is not None:
-            self.counters.pending_evicted += 1
-            self.journal.append(Entry("agent evicted", evicted))
-
-
-def _told_by(raw: bytes) -> bytes | None:
-    """The row id that a frame would have told its recipient of, empty for "some id"; None when it tells of none."""
-    frame = decode(raw)
-    if frame.kind is Kind.WAKE:
-        return Wake.decode(frame.payload).row_id
-    if frame.kind is Kind.WELCOME and Welcome.decode(frame.payload).lagged:
-        return b""
-    return None

@@ -94,8 +94,8 @@ class Connection:
             self.stop()
 
     def _write(self, wall_ms: int) -> None:
-        hub, session, send = self._host.hub, self._session, self.sock.send
-        while (data := hub.output(session, wall_ms)) is not None:
+        delivery, session, send = self._host.hub.delivery, self._session, self.sock.send
+        while (data := delivery.output(session, wall_ms)) is not None:
             try:
                 count = send(data)
             except BlockingIOError:
@@ -104,9 +104,9 @@ class Connection:
                 return
             except OSError:
                 self._broken = True
-                hub.eof(session, inside_frame=False)
+                self._host.hub.eof(session, inside_frame=False)
                 return
-            hub.sent(session, count, wall_ms)
+            delivery.sent(session, count, wall_ms)
 
     async def _handshake(self) -> bool:
         with trio.move_on_at(self._deadline):

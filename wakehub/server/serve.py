@@ -22,7 +22,8 @@ import trio
 from wakehub import __version__, log
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, Unsafe, WakehubError
-from wakehub.hub.hub import Entry, Hub
+from wakehub.hub.delivery import Entry
+from wakehub.hub.hub import Hub
 from wakehub.hub.session import Session
 from wakehub.identity.allowlist import AllowlistFile
 from wakehub.identity.keys import load_public
@@ -200,7 +201,7 @@ class Server:
     def forget(self, session: Session) -> None:
         """A connection is closed: release what it held, make good what it could not write."""
         self._connections.pop(session, None)
-        self.hub.finish(session)
+        self.hub.finish(session, self.clock()[1])
         self.flush()
 
     def _refuse_at_ceiling(self, sock: socket.socket) -> None:
@@ -230,8 +231,9 @@ class Server:
         """
         hub = self.hub
         wall_ms = wall_ms or self.clock()[1]
-        while hub.dirty:
-            dirty, hub.dirty = hub.dirty, []
+        delivery = hub.delivery
+        while delivery.dirty:
+            dirty, delivery.dirty = delivery.dirty, []
             for session in dirty:
                 connection = self._connections.get(session)
                 if connection is not None:
@@ -240,8 +242,8 @@ class Server:
             self._fanouts = hub.counters.fanout_deliveries
             if started_us:
                 hub.counters.fanout_us.observe(self.clock()[0] - started_us)
-        if hub.journal:
-            entries, hub.journal = hub.journal, []
+        if delivery.journal:
+            entries, delivery.journal = delivery.journal, []
             for entry in entries:
                 self._tell(entry)
 
