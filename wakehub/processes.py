@@ -58,12 +58,8 @@ def start_time(pid: int) -> str | None:
         return None
     if sys.platform == "linux":
         return _start_time_linux(pid)
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+    if _is_gone(pid):
         return None
-    except PermissionError:
-        pass
     # In C and UTC, so that two processes with other settings read the same.
     state, _, started = asked("/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)).partition(" ")
     return None if state.startswith("Z") else started.strip()
@@ -73,12 +69,23 @@ def _start_time_linux(pid: int) -> str | None:
     try:
         line = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
-        return None if Path("/proc/self/stat").exists() else ""
+        # A /proc that is not there, or hides the processes of others (hidepid), proves nothing.
+        return None if Path("/proc/self/stat").exists() and _is_gone(pid) else ""
     except OSError:
         return ""
     # The command name may hold spaces and parentheses; the fields go on behind the last one.
     state, *fields = line[line.rindex(b")") + 2 :].split()
     return None if state in (b"Z", b"X") else fields[18].decode()
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 @functools.cache
@@ -103,6 +110,17 @@ def parent(pid: int) -> int | None:
     except OSError:
         return None
     return int(line[line.rindex(b")") + 2 :].split()[1])
+
+
+def arguments(pid: int) -> list[str]:
+    """The command line of process `pid`; empty when it cannot be told. Where ps tells it, it is split at blanks."""
+    if sys.platform != "linux":
+        return asked("/bin/ps", "-o", "command=", "-p", str(pid)).split()
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in line.split(b"\0")[:-1]]
 
 
 def open_files(pid: int) -> tuple[int, int] | None:

@@ -91,6 +91,18 @@ def test_without_proc_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None
     assert not replace(OWN, pid=2**22 + 1).is_provably_dead()
 
 
+def test_a_proc_that_hides_others_does_not_make_them_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ProtectProc=invisible does: the process is not there to be read, but it takes signals."""
+
+    def hidden(path: Path) -> bytes:
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", hidden)
+    assert processes._start_time_linux(os.getppid()) == ""
+    assert not replace(OWN, pid=os.getppid()).is_provably_dead()
+    assert processes._start_time_linux(2**22 + 1) is None
+
+
 def test_a_proc_that_may_not_be_read_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def masked(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
