@@ -247,7 +247,9 @@ def test_what_the_old_session_did_not_write_goes_to_the_newer_at_once() -> None:
     old.take(len(raw) + 5)
     new = world.connect("bob")
     assert new.read() == []
+    world.hub.delivery.dirty.clear()
     old.finish()
+    assert new.session in world.hub.delivery.dirty
     assert new.read_raw() == [
         Frame(Kind.WAKE, HUB, b"bob", Wake(row_id, b"_inbox/bob").encode()) for row_id in (b"m_2", b"m_3")
     ]

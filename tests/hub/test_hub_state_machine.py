@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from wakehub.identity.scope import may_hold
 from wakehub.identity.verifier import Claim
 from wakehub.limits import HubLimits
-from wakehub.wire.frames import Frame, Kind
+from wakehub.wire.frames import Frame, Kind, encode
 from wakehub.wire.payloads import Error, Wake, Welcome
 from wakehub.wire.protocol import Acknowledged, Event, Ponged, Woken
 
@@ -123,6 +123,7 @@ class HubMachine(RuleBasedStateMachine):
         self.connections: list[Connection] = []
         self.sent: list[Sent] = []
         self.owed: dict[str, set[int]] = {agent: set() for agent in AGENTS}
+        self.known: set[str] = set()
         self.reached: Counter[tuple[str, int]] = Counter()
         self.noted = 0
 
@@ -175,12 +176,14 @@ class HubMachine(RuleBasedStateMachine):
         refused = self.refused
         with self.answered(one):
             self.hub.admit(one.peer.session, claim, self.world.verifier.verify(claim, 0), self.world.now_us)
+            assert was_open or not one.peer.is_open
             if was_open and one.peer.session.agent:
                 silenced = (self.refused - refused)["own_queue", ""]
                 self.admitted(one, claim, previous, silenced)
 
     def admitted(self, one: Connection, claim: Claim, previous: Connection | None, silenced: int) -> None:
         """The welcome and the 409 each came, or closed a connection whose queue could not take it."""
+        self.known.add(one.peer.agent)
         if one.peer.is_open:
             one.topics = set(claim.topics)
         else:
@@ -226,6 +229,7 @@ class HubMachine(RuleBasedStateMachine):
             one.peer.send(Frame(Kind.DEPART, one.peer.id, payload=payload))
         if not one.peer.is_open and self.refused == refused:
             self.owed[one.peer.agent].clear()
+            self.known.discard(one.peer.agent)
 
     # --- frames ---
 
@@ -263,6 +267,8 @@ class HubMachine(RuleBasedStateMachine):
             was_refused = self.refused - refused - Counter({("own_queue", ""): 1})
             is_late = self.hub.counters.wakes_expired > expired
             assert not is_late or 0 < deadline_ms <= self.world.wall_ms
+            if not to.startswith(b"#") and not is_late and set(was_refused) <= {("unknown_agent", "")}:
+                assert bool(was_refused) == (to.decode() not in self.known)
             if not was_refused and not is_late:
                 for agent in sent.agents:
                     self.owed[agent].add(number)
@@ -365,6 +371,7 @@ class HubMachine(RuleBasedStateMachine):
         for entry in self.hub.delivery.journal[self.noted :]:
             if entry.event == "agent evicted":
                 self.owed[entry.agent.decode()].clear()
+                self.known.discard(entry.agent.decode())
         self.noted = len(self.hub.delivery.journal)
         for one in self.connections:
             if not one.peer.is_open:
@@ -474,8 +481,17 @@ class HubMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_retained_when_there_is_room(self) -> None:
-        if self.hub.gauges().queued_frames == 0:
-            assert not any(session.owed for session in self.hub.sessions)
+        """Only who is owed something has anything retained; and who could take it at once waits for hub-wide space."""
+        waiting = []
+        for one in self.connections:
+            if one.is_session:
+                retained = self.hub.delivery.pending_of(one.peer.session).waiting()
+                assert bool(retained) == one.peer.session.owed
+                if retained and not one.peer.queued:
+                    made = Wake(retained[0], b"_inbox/" + one.peer.id)
+                    waiting.append(len(encode(Frame(Kind.WAKE, HUB, one.peer.id, made.encode()))) - 4)
+        space = self.limits.egress_bytes - self.limits.egress_reserve - self.hub.gauges().egress_bytes
+        assert not waiting or max(waiting) > space
 
     @invariant()
     def the_table_of_known_agents_is_bounded(self) -> None:

@@ -42,6 +42,7 @@ class Delivery:
         self.counters = Counters()
         self._hub_id = hub_id
         self._limits = limits
+        self._spare = limits.egress_reserve
 
     def new_queue(self) -> SendQueue:
         """An empty queue, charged to the hub-wide budget."""
@@ -51,7 +52,7 @@ class Delivery:
 
     def deliver(self, recipient: Session, raw: bytes, row_id: bytes, deadline_ms: int) -> bool:
         """Queue a wake; when it does not fit, its id goes to the recipient's pending set, to be made good (§5.6)."""
-        overflow = recipient.queue.push(raw, deadline_ms, self._limits.egress_reserve)
+        overflow = recipient.queue.push(raw, deadline_ms, self._spare)
         if overflow is None:
             self.dirty.append(recipient)
             return True
@@ -71,8 +72,7 @@ class Delivery:
         """Queue a hub-made wake for each retained id; from the first that does not fit on they stay retained."""
         pending = self.pending_of(session)
         for row_id in pending.waiting():
-            made = self._made_wake(session.agent, row_id)
-            if session.queue.push(made, 0, self._limits.egress_reserve) is not None:
+            if session.queue.push(self._made_wake(session.agent, row_id), 0, self._spare) is not None:
                 self._owe(session)
                 return
             pending.replayed(row_id)

@@ -224,7 +224,9 @@ def test_a_full_hub_is_told_to_the_sender_and_heals_when_space_comes_back() -> N
     assert alice.read() == [FULL]
     assert world.hub.counters.overflow == {"egress": 2}
     assert bob.read() == []
+    world.hub.delivery.dirty.clear()
     hog.take()
+    assert bob.session in world.hub.delivery.dirty  # else nobody would write it
     assert ids(bob.read()) == [b"m_1"]
 
 
