@@ -14,7 +14,15 @@ from typing import Any
 
 from wakehub import files, paths
 from wakehub.errors import Misconfigured, Unsafe
-from wakehub.limits import MAX_BACKSTOP_SECONDS, MAX_HUB_ID_BYTES, HubLimits
+from wakehub.limits import (
+    KEEP_HANDED_OFF_SECONDS,
+    MAX_BACKSTOP_SECONDS,
+    MAX_HOPS,
+    MAX_HUB_ID_BYTES,
+    MAX_PAIR_PER_MINUTE,
+    MAX_RECORD_SETTING,
+    HubLimits,
+)
 from wakehub.paths import Paths
 from wakehub.visible import visible
 
@@ -24,7 +32,10 @@ _KEYS = {
     "paths": {"run", "state", "keys"},
     "hub": {"id", "socket", "stats_socket", "allowlist", "owner_pub"} | {field.name for field in fields(HubLimits)},
     "listen": {"poll"},
+    "record": {"keep_days", "max_hops", "pair_per_minute"},
+    "spool": {"dirs"},
 }
+_DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,8 @@ class Config:
     """Everything a command needs to know about this instance.
 
     `hub_socket`, `stats_socket`, `allowlist` and `owner_pub` are those of `paths` unless set apart; `poll_s` is the
-    listener's backstop in seconds (1..60).
+    listener's backstop in seconds (1..60). `keep_s` is how long a message is kept behind its hand-off; `max_hops` and
+    `pair_per_minute` are the loop guard's. `spool` are the directories that were configured for envelopes.
     """
 
     paths: Paths
@@ -43,6 +55,15 @@ class Config:
     owner_pub: Path
     limits: HubLimits
     poll_s: int = MAX_BACKSTOP_SECONDS
+    keep_s: int = KEEP_HANDED_OFF_SECONDS
+    max_hops: int = MAX_HOPS
+    pair_per_minute: int = MAX_PAIR_PER_MINUTE
+    spool: tuple[Path, ...] = ()
+
+    @property
+    def spool_dirs(self) -> tuple[Path, ...]:
+        """Where envelopes are left and found, in the order of preference."""
+        return self.spool or (self.paths.spool,)
 
     @classmethod
     def at(cls, where: Paths) -> "Config":
@@ -110,7 +131,32 @@ def _parse(data: bytes, where: Paths) -> Config:
         if key in hub
     }
     poll = found.get("listen", {}).get("poll", MAX_BACKSTOP_SECONDS)
-    return Config.at(where).changed(hub_id=hub.get("id"), limits=limits, poll_s=check_poll(poll), **apart)
+    return Config.at(where).changed(
+        hub_id=hub.get("id"),
+        limits=limits,
+        poll_s=check_poll(poll),
+        spool=_paths(found.get("spool", {}).get("dirs", []), "[spool] dirs", shown),
+        **_record(found.get("record", {}), shown),
+        **apart,
+    )
+
+
+def _record(table: dict[str, Any], shown: str) -> dict[str, int]:
+    keep_days = _whole(table, "keep_days", KEEP_HANDED_OFF_SECONDS // _DAY_S, shown)
+    return {
+        "keep_s": keep_days * _DAY_S,
+        "max_hops": _whole(table, "max_hops", MAX_HOPS, shown),
+        "pair_per_minute": _whole(table, "pair_per_minute", MAX_PAIR_PER_MINUTE, shown),
+    }
+
+
+def _whole(table: dict[str, Any], key: str, default: int, shown: str) -> int:
+    value = table.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_RECORD_SETTING:
+        raise Misconfigured(
+            f"{shown}: [record] {key} must be a whole number of 1..{MAX_RECORD_SETTING}", remedy="correct the value"
+        )
+    return value
 
 
 def check_hub_id(hub_id: object) -> None:
@@ -158,6 +204,12 @@ def _path(value: object, name: str, shown: str) -> Path:
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
         raise Misconfigured(f"{shown}: {name} is not an absolute path", remedy="write it out from /")
     return Path(value)
+
+
+def _paths(values: object, name: str, shown: str) -> tuple[Path, ...]:
+    if not isinstance(values, list):
+        raise Misconfigured(f"{shown}: {name} is not a list", remedy='write ["/absolute/path"]')
+    return tuple(_path(value, name, shown) for value in values)
 
 
 def _utf8(text: str) -> bytes:

@@ -150,6 +150,8 @@ BACKEND_DEADLINE_SECONDS: Final = 30
 CLAIM_GRACE_SECONDS: Final = 30
 KEEP_TAKEN_IDS_SECONDS: Final = 8 * 86_400
 SWEEP_ROWS: Final = 256
+MAX_RECORD_SETTING: Final = 10_000
+MAX_ENVELOPE_BYTES: Final = 400 * 1024
 
 # --- ours: backends ---
 MAX_HOOK_VARIABLE_BYTES: Final = 1_024
@@ -182,6 +184,9 @@ RESIGN_RETRY_SECONDS: Final = 5
 RECORD_RETRY_SECONDS: Final = 5
 PUBLISHER_UNAUTHORIZED_RETRY_SECONDS: Final = 2
 SWEEP_SECONDS: Final = 5
+SPOOL_BATCH: Final = 64
+SPOOL_SCAN: Final = 4_096
+SPOOL_RETRY_SECONDS: Final = 10
 
 # --- ours: the supervised tree ---
 RESTART_FIRST_MS: Final = 250
@@ -235,14 +240,15 @@ assert PARENT_WATCH_MS + STOP_IN_HAND_MS < 10_000
 assert CLOCK_CHECK_MS < CLOCK_DRIFT_SECONDS * 1_000
 assert LEASE_RECHECK_SECONDS <= 2
 # One message to a session: two posts with their pauses and looks; and it may have to wait for another one before it.
-assert 2 * (
-    2 * (SESSION_PAUSE_MS + SESSION_CONNECT_MS + SESSION_POST_MS + SESSION_LINGER_MS) / 1_000
-    + 2 * SESSION_PROOF_SECONDS
-    + SESSION_SECOND_POST_SECONDS
-) <= SESSION_DEADLINE_SECONDS
+_POST_MS: Final = SESSION_PAUSE_MS + SESSION_CONNECT_MS + SESSION_POST_MS + SESSION_LINGER_MS
+_ATTEMPT_SECONDS: Final = 2 * _POST_MS / 1_000 + 2 * SESSION_PROOF_SECONDS + SESSION_SECOND_POST_SECONDS
+assert 2 * _ATTEMPT_SECONDS <= SESSION_DEADLINE_SECONDS
 assert SESSION_RETRY_SECONDS <= ROW_RETRY_CAP_SECONDS
 # An envelope can no longer be taken once its id is forgotten: it has expired by then.
 assert MAX_TTL_SECONDS < KEEP_TAKEN_IDS_SECONDS
+# The largest body in base64, and the fields around it, fit an envelope: six names or ids, a media type, and the keys.
+assert MAX_BODY_BYTES * 4 // 3 + 2 * 6 * MAX_ID_BYTES + MAX_MEDIA_TYPE_BYTES + 1024 <= MAX_ENVELOPE_BYTES
+assert SPOOL_BATCH <= SPOOL_SCAN
 # A chain that changed is seen, and a row that nobody poked about is found, within a second.
 assert PUBLISHER_TICK_MS * 2 <= 1_000
 assert POKE_ANSWER_MARGIN_MS < POKE_DEADLINE_MS

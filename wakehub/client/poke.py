@@ -53,18 +53,18 @@ def poke(socket_path: Path, row_ids: Sequence[str]) -> Iterator[tuple[str, Answe
 def _exchange(socket_path: Path, row_ids: Sequence[str]) -> Iterator[tuple[str, Answer | Missing]]:
     open_ids = dict.fromkeys(row_ids)
     missing = Missing.SILENT
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:  # which a sandbox may forbid, too
             for answer in _converse(sock, socket_path, row_ids):
                 if answer.row_id in open_ids:
                     del open_ids[answer.row_id]
                     yield answer.row_id, answer
-        except ValueError:
-            missing = Missing.GARBLED
-        except TimeoutError:
-            pass
-        except OSError as error:
-            missing = _missing(error)
+    except ValueError:
+        missing = Missing.GARBLED
+    except TimeoutError:
+        pass
+    except OSError as error:
+        missing = _missing(error)
     for row_id in open_ids:
         yield row_id, missing
 

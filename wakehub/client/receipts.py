@@ -5,6 +5,7 @@ A `Receipt` is said the moment it is known. Nothing here says "delivered": the s
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Literal
 
 from wakehub.errors import Exit
@@ -20,7 +21,8 @@ class SendRequest:
 
     `to` is an address, or a namespace with its trailing slash for a broadcast; `body` its bytes as they are (at most
     256 KiB). `sender` is `--as` (None: chosen by `client.names`). `ttl_s` is 1 s..7 days. `create` sends to a name
-    never seen although a near one exists. `wait` is the state to wait for, at most `timeout_s` seconds.
+    never seen although a near one exists. `attach` are the files that go with it. `wait` is the state to wait for, at
+    most `timeout_s` seconds.
     """
 
     to: str
@@ -31,6 +33,7 @@ class SendRequest:
     row_class: RowClass = "normal"
     media_type: str = TEXT
     create: bool = False
+    attach: tuple[Path, ...] = ()
     wait: WaitFor | None = None
     timeout_s: float = 60.0
 
@@ -40,6 +43,7 @@ class State(StrEnum):
 
     NOTE = "note"
     STORED = "stored"
+    SPOOLED = "spooled"
     HINTED = "hinted"
     REFUSED = "refused"
     NOT_HINTED = "not_hinted"

@@ -4,15 +4,17 @@ A sender never opens a hub session: a second one under its agent's id would cut 
 is the message; the poke only makes its recipient look sooner, so whatever becomes of it, the send has succeeded.
 """
 
+import contextlib
 import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from wakehub.client import names as own_names
+from wakehub.client import spool
 from wakehub.client.credentials import obtain
 from wakehub.client.home import AgentKey, ensure_home
 from wakehub.client.poke import Answer, Missing, poke
@@ -22,12 +24,14 @@ from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
 from wakehub.identity.enrolment import Registry, check_address, check_namespace, is_reserved, read_registry
 from wakehub.identity.nearness import near
+from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
+from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import new_group
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import EventKind, Inbox, NewRow, Row
+from wakehub.inbox.store import EventKind, Guard, Inbox, NewRow, RecordUnwritable, Row
 from wakehub.limits import MAIL_WAITS_AFTER_SECONDS, MAX_BACKSTOP_SECONDS, RECORD_WATCH_MS
 from wakehub.visible import visible
 
@@ -72,9 +76,10 @@ def send(
 ) -> Sent:
     """Store the message, have it hinted, and wait for the state that was asked for; each receipt goes to `tell`.
 
-    Blocks for about 2.5 s at most without `wait`. ``Sent.exit`` is 0, or 4 when the awaited state was not reached.
-    Raises `NoRecipient` (67: closed, mistyped, nobody in the namespace), `BadData` (65), `LoopGuard` (69), and what
-    home, identity and record raise; nothing is stored then.
+    Blocks for about 2.5 s at most without `wait`. ``Sent.exit`` is 0, 4 when the awaited state was not reached, or 5
+    when the record cannot be written from here and the message was left in a spool instead. Raises `NoRecipient` (67:
+    closed, mistyped, nobody in the namespace), `BadData` (65), `LoopGuard` (69), and what home, identity and record
+    raise; nothing is stored then.
     """
     receipts = _Receipts(tell)
     own = own_names.choose(request.sender, environ)
@@ -88,18 +93,28 @@ def send(
         receipts.note("not signed: the enrolled key cannot be read here")
     elif agent.newly_enrolled:
         receipts.note(f"enrolled {own.name}")
-    with SqliteInbox.open(config.paths.record) as inbox:
-        rows = _store(config, request, own.name, agent, inbox, receipts)
+    with contextlib.ExitStack() as opened:
+        try:
+            inbox = opened.enter_context(SqliteInbox.open(config.paths.record, guard=_guard(config)))
+            rows = _store(config, request, own.name, agent, inbox, receipts)
+        except RecordUnwritable as denied:
+            spooled = _spool(config, request, own.name, agent, receipts, denied)
+            return _sent(own.name, spooled, request, receipts, Exit.SPOOLED)
+        _tell_stored(rows, inbox, receipts)
         _hint(config, request, rows, receipts)
         reached = request.wait is None or _Wait(request.wait, rows, inbox, receipts).run(request.timeout_s)
-    return Sent(
-        own.name,
-        tuple(row.id for row in rows),
-        len(request.body),
-        hashlib.sha256(request.body).hexdigest(),
-        tuple(receipts.said),
-        Exit.DONE if reached else Exit.NOT_REACHED,
-    )
+    return _sent(own.name, rows, request, receipts, Exit.DONE if reached else Exit.NOT_REACHED)
+
+
+def _sent(
+    own_name: str, made: Sequence[Row] | Sequence[Envelope], request: SendRequest, receipts: _Receipts, exit: Exit
+) -> Sent:
+    digest = hashlib.sha256(request.body).hexdigest()
+    return Sent(own_name, tuple(each.id for each in made), len(request.body), digest, tuple(receipts.said), exit)
+
+
+def _guard(config: Config) -> Guard:
+    return Guard(config.max_hops, config.pair_per_minute)
 
 
 # --- storing ---
@@ -112,12 +127,41 @@ def _store(
     recipients = _recipients(request, own_name, registry, inbox, receipts)
     now = Now.read()
     group = new_group(now.ms) if is_namespace(request.to) else None
-    rows = inbox.append([_row(request, own_name, agent, to, group, registry) for to in recipients], now)
+    new = [_row(request, own_name, agent, to, group, registry) for to in recipients]
+    with Attachments.of(config.paths).adding(request.attach) as attachments:
+        return inbox.append([replace(row, attachments=attachments) for row in new], now)
+
+
+def _tell_stored(rows: Sequence[Row], inbox: Inbox, receipts: _Receipts) -> None:
     for row in rows:
-        receipts.say(State.STORED, row.id, f"for {row.recipient}" if group else "")
+        receipts.say(State.STORED, row.id, f"for {row.recipient}" if row.group else "")
     for row in rows:
         _note_absence(row.recipient, inbox, receipts)
-    return rows
+
+
+def _spool(
+    config: Config,
+    request: SendRequest,
+    own_name: str,
+    agent: AgentKey | None,
+    receipts: _Receipts,
+    denied: RecordUnwritable,
+) -> list[Envelope]:
+    """Leave the message in a spool, signed, since the record may not be written from here (fault F57)."""
+    if agent is None or request.attach:
+        missing = "a spool takes no files" if agent else "a spool takes only what is signed with the enrolled key"
+        raise RecordUnwritable(denied.what, why=f"{denied.why}; {missing}", remedy=denied.remedy) from denied
+    registry = _registry(config)
+    now = Now.read()
+    group = new_group(now.ms) if is_namespace(request.to) else None
+    recipients = _recipients(request, own_name, registry, None, receipts)
+    envelopes = [
+        Envelope.seal(_row(request, own_name, agent, to, group, registry), signer(agent.pair), now) for to in recipients
+    ]
+    receipts.note(f"{denied.what}: {denied.why}; {denied.remedy}")
+    for envelope, path in zip(envelopes, spool.drop(config.spool_dirs, envelopes), strict=True):
+        receipts.say(State.SPOOLED, envelope.id, f"{visible(str(path.parent))}; the publisher takes it in from there")
+    return envelopes
 
 
 def _row(
@@ -146,7 +190,7 @@ def _registry(config: Config) -> Registry | None:
 
 
 def _recipients(
-    request: SendRequest, own_name: str, registry: Registry | None, inbox: Inbox, receipts: _Receipts
+    request: SendRequest, own_name: str, registry: Registry | None, inbox: Inbox | None, receipts: _Receipts
 ) -> list[str]:
     to = request.to
     if is_namespace(to):
@@ -163,7 +207,7 @@ def _recipients(
     return [to]
 
 
-def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox, receipts: _Receipts) -> None:
+def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox | None, receipts: _Receipts) -> None:
     to, agent = request.to, registry.agents.get(request.to)
     if is_reserved(to):
         raise NoRecipient(f"{to} is no mailbox", why="it is a part of wakehub itself", remedy="wakehub agents")
@@ -173,7 +217,7 @@ def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox, rec
             why="mail to it is refused",
             remedy="wakehub agents shows who is there",
         )
-    boxes = inbox.boxes()
+    boxes = inbox.boxes() if inbox else []
     if agent is not None or to in boxes:
         return
     meant = near(to, [*registry.names(), *boxes])
@@ -217,8 +261,8 @@ def _hint(config: Config, request: SendRequest, rows: Sequence[Row], receipts: _
         if isinstance(outcome, Answer):
             receipts.say(*_answered(outcome))
         else:
-            where = f" ({visible(str(socket))})" if outcome is Missing.DENIED else ""
-            receipts.say(State.NOT_HINTED, row_id, f"{outcome.value}{where}; {_BACKSTOP}")
+            allow = f"; allow it Unix socket {visible(str(socket))}" if outcome is Missing.DENIED else ""
+            receipts.say(State.NOT_HINTED, row_id, f"{outcome.value}{allow}; {_BACKSTOP}")
 
 
 def _answered(answer: Answer) -> tuple[State, str, str]:

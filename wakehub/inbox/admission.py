@@ -11,7 +11,7 @@ from wakehub.errors import BadData, NoRecipient
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id
 from wakehub.inbox.leases import is_namespace
-from wakehub.inbox.store import Guard, LoopGuard, NewRow, Seal
+from wakehub.inbox.store import Guard, LoopGuard, NewRow, Seal, TooFast
 from wakehub.limits import (
     CLOCK_LEEWAY_SECONDS,
     DIGEST_BYTES,
@@ -74,9 +74,9 @@ def check_chain(hops: int, guard: Guard) -> None:
 
 
 def check_rate(stored: int, new: NewRow, guard: Guard) -> None:
-    """Raise `LoopGuard` when `stored` rows of this pair within the last minute leave no room for `new`."""
+    """Raise `TooFast` when `stored` rows of this pair within the last minute leave no room for `new`."""
     if stored >= guard.pair_per_minute:
-        raise LoopGuard(
+        raise TooFast(
             f"not stored: {visible(new.sender)} sent {visible(new.recipient)} {stored} messages within a minute",
             why=f"429: the limit for one pair is {guard.pair_per_minute} a minute",
             remedy="wait a minute, and send fewer, longer messages",

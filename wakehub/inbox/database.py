@@ -158,6 +158,8 @@ def _make_or_say_why(path: Path) -> None:
     try:
         _make(path)
     except OSError as error:
+        if files.is_denied(error):
+            raise _unwritable(path, error.strerror or str(error)) from error
         raise CannotCreate(
             f"cannot make the record {visible(str(path))}",
             why=error.strerror or str(error),
@@ -291,14 +293,18 @@ def _meaning(path: Path, error: sqlite3.Error, writing: bool) -> WakehubError | 
                 remedy="try again",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return RecordUnwritable(
-                f"{shown} cannot be opened for writing",
-                why=why,
-                remedy="inside a sandbox, allow writing to its directory; else mend the modes",
-            )
+            return _unwritable(path, why)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_IOERR:
             return _damaged(path, why)
     return None
+
+
+def _unwritable(path: Path, why: str) -> RecordUnwritable:
+    return RecordUnwritable(
+        f"{visible(str(path))} cannot be opened for writing",
+        why=why,
+        remedy="inside a sandbox, allow writing to its directory; else mend the modes",
+    )
 
 
 def _damaged(path: Path, why: str) -> RecordDamaged:

@@ -493,9 +493,12 @@ class SqliteInbox:
             )
             gone = self._db.execute(
                 """DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY message_done
-                   WHERE done_ms IS NOT NULL AND done_ms <= ? ORDER BY done_ms LIMIT ?) RETURNING seq""",
+                   WHERE done_ms IS NOT NULL AND done_ms <= ? ORDER BY done_ms LIMIT ?) RETURNING id, expires_ms""",
                 (before, limit),
             )
+            for id, expires_ms in gone:  # whose time is not over can still be in a spool, and must not be stored anew
+                if expires_ms > now.ms:
+                    self._db.execute("INSERT INTO taken VALUES (?, ?) ON CONFLICT DO NOTHING", (id, expires_ms))
             return len(gone)
 
     # --- rows and events ---

@@ -95,6 +95,10 @@ class LoopGuard(Unavailable):
     code = 429
 
 
+class TooFast(LoopGuard):
+    """One sender stores too many rows a minute for one recipient; the same row is taken a minute later."""
+
+
 class AlreadyStored(WakehubError):
     """A row of this id was taken in before; the message is not lost and not stored twice (exit 65)."""
 
