@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wakehub.inbox import ids
-from wakehub.inbox.ids import is_row_id, new_group, new_id
+from wakehub.inbox.ids import is_row_id, made_ms, new_group, new_id
 
 _FORK = """
 import os
-from wakehub.inbox.ids import new_id
+from wakehub.inbox.ids import is_row_id, made_ms, new_group, new_id
 new_id(1 << 47)  # so far ahead that every further id is the last one and one more
 reader, writer = os.pipe()
 if os.fork() == 0:
@@ -37,6 +37,11 @@ def test_an_id_is_m_and_26_digits() -> None:
 @given(st.integers(0, (1 << 48) - 1), st.integers(1, 1 << 40))
 def test_ids_of_different_processes_sort_by_time(now_ms: int, later_ms: int) -> None:
     assert ids._Series().next(now_ms) < ids._Series().next(now_ms + later_ms)
+
+
+@given(st.integers(0, (1 << 48) - 1))
+def test_an_id_tells_when_it_was_made(now_ms: int) -> None:
+    assert made_ms("m_" + ids._text(ids._Series().next(now_ms))) == now_ms
 
 
 def test_ids_of_one_process_grow_within_a_millisecond_and_when_the_clock_goes_back() -> None:

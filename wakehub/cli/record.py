@@ -20,7 +20,7 @@ from wakehub.visible import visible
 
 if TYPE_CHECKING:
     from wakehub.config import Config
-    from wakehub.identity.enrolment import Agent
+    from wakehub.identity.enrolment import Registry
     from wakehub.inbox.clock import Now
     from wakehub.inbox.store import Ack, BoxCount, Inbox, Row
 
@@ -80,21 +80,18 @@ def _record(config: "Config") -> "Iterator[Inbox | None]":
 
 
 def run_agents(args: argparse.Namespace) -> int:
-    from wakehub.identity import enrolment
+    from wakehub.identity.enrolment import read_registry
     from wakehub.inbox.clock import Now
+    from wakehub.ops.status import known_names
 
     config = instance(args)
-    registry = enrolment.read_registry(config.paths)
-    known = {name: agent for name, agent in registry.agents.items() if not agent.is_reserved}
+    registry = read_registry(config.paths)
     now = Now.read()
     with _record(config) as inbox:
-        names = sorted(
-            {*known, *(name for name in (inbox.boxes() if inbox else ()) if not enrolment.is_reserved(name))}
-        )
         boxes = {box.name: box for box in inbox.boxes_with_unread()} if inbox else {}
         found = [
-            {"name": name, **_standing(known.get(name)), **_listening(inbox, name, now), **_waiting(boxes.get(name))}
-            for name in names
+            {"name": name, **_standing(name, registry), **_listening(inbox, name, now), **_waiting(boxes.get(name))}
+            for name in known_names(inbox, registry)
         ]
     if args.json:
         output.say_json({"agents": found})
@@ -107,16 +104,17 @@ def run_agents(args: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _standing(agent: "Agent | None") -> dict[str, Any]:
+def _standing(name: str, registry: "Registry") -> dict[str, Any]:
     from wakehub.identity import stamps
+    from wakehub.ops.status import standing
 
-    if agent is None:
-        return {"state": "never_enrolled", "generation": None, "enrolled_at": None, "closed_at": None}
+    agent = registry.agents.get(name)
+    closed_at = agent.closed_at if agent else None
     return {
-        "state": "enrolled" if agent.key else "revoked" if agent.closed_at is None else "closed",
-        "generation": agent.generation,
-        "enrolled_at": stamps.mint(agent.keys[-1].since),
-        "closed_at": None if agent.closed_at is None else stamps.mint(agent.closed_at),
+        "state": standing(name, registry),
+        "generation": agent.generation if agent else None,
+        "enrolled_at": stamps.mint(agent.keys[-1].since) if agent else None,
+        "closed_at": None if closed_at is None else stamps.mint(closed_at),
     }
 
 

@@ -55,5 +55,13 @@ def is_row_id(text: str) -> bool:
     return _ROW_ID.fullmatch(text) is not None
 
 
+def made_ms(id: str) -> int:
+    """When a row id was made, in milliseconds since the epoch, by the clock of whoever made it."""
+    number = 0
+    for digit in id[2:]:
+        number = number << 5 | _DIGITS.index(digit)
+    return number >> _RANDOM_BITS
+
+
 def _text(number: int) -> str:
     return "".join(_DIGITS[number >> 5 * place & 31] for place in reversed(range(_LENGTH)))

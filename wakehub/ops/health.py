@@ -97,6 +97,32 @@ def check(path: Path, hub_id: str, deadline_ms: int = CHECK_DEADLINE_MS) -> Heal
     return Health("answers", path, (time.monotonic() - began) * 1000, hub_id=hub_id)
 
 
+def check_publisher(path: Path, deadline_ms: int = CHECK_DEADLINE_MS) -> Health:
+    """Look at the publisher's socket at `path`; at most `deadline_ms`. Never raises.
+
+    An empty poke is a question too: a publisher answers it by closing (formats.md, Poke).
+    """
+    began = time.monotonic()
+    deadline = began + deadline_ms / 1000
+    try:
+        with connected(path, deadline) as sock:
+            _ask_publisher(sock, deadline)
+    except Obstacle as found:
+        remedy = "start it: wakehub up" if found.state in ("missing", "refused") else found.remedy
+        return Health(found.state, path, (time.monotonic() - began) * 1000, found.why, remedy)
+    return Health("answers", path, (time.monotonic() - began) * 1000)
+
+
+def _ask_publisher(sock: socket.socket, deadline: float) -> None:
+    try:
+        sock.sendall(b'{"v":1,"ids":[]}\n')
+        sock.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        raise _connect_failure(error) from error
+    if _receive(sock, deadline, 1):
+        raise Obstacle("unexpected", "it answers as no publisher does", "look who serves that socket")
+
+
 def read_metrics(path: Path, deadline_ms: int = CHECK_DEADLINE_MS) -> str:
     """The running hub's counters from its stats socket (awh1.md §7); raises `Unavailable` (69) when there are none."""
     deadline = time.monotonic() + deadline_ms / 1000
