@@ -80,6 +80,14 @@ class Paths:
         return self.state / "audit.jsonl"
 
     @property
+    def claims(self) -> Path:
+        return self.state / "claims"
+
+    def claim(self, address: str) -> Path:
+        """Which session is the shared endpoint `address`."""
+        return self.claims / f"{file_stem(address)}.json"
+
+    @property
     def log(self) -> Path:
         return self.state / "up.log"
 

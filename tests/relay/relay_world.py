@@ -21,6 +21,19 @@ from wakehub.relay.message import Message
 PATIENCE_S = 20.0
 BORN_MS = 1_800_000_000_000
 
+KILLED_BEFORE_ACKNOWLEDGING = (
+    sys.executable,
+    "-c",
+    """
+import os, sys
+from wakehub.inbox.sqlite import SqliteInbox
+SqliteInbox.hand_off = lambda *arguments, **named: os.kill(os.getpid(), 9)
+from wakehub.cli import run
+sys.exit(run(sys.argv[4:]))
+""",
+)
+"""What a listener runs under to be killed with -9 between a hand-off and its acknowledgement."""
+
 
 def row(body: bytes | str = "hello", **fields: Any) -> Row:
     """A claimed row with plain values."""

@@ -30,4 +30,10 @@ def test_other_boxes_are_named_unless_the_listener_covers_them(world: World) -> 
     world.store("a", "b", to="carl")
     world.store("c", to="acme/x")
     assert nothing_for(world.inbox, ["alice"]) == "nothing unread for alice; unread elsewhere: acme/x 1, carl 2"
-    assert nothing_for(world.inbox, ["alice", "acme/"]) == "nothing unread for alice, acme/; unread elsewhere: carl 2"
+
+
+def test_what_was_not_handed_off_is_not_called_nothing(world: World) -> None:
+    world.store("a", "b", to="carl")
+    world.store("c", to="acme/x")
+    assert nothing_for(world.inbox, ["carl"]) == "2 unread for carl left for later; unread elsewhere: acme/x 1"
+    assert nothing_for(world.inbox, ["carl", "acme/"]) == "3 unread for carl, acme/ left for later"

@@ -1,11 +1,12 @@
 """Flags that contradict each other are refused as usage errors, with what to write instead."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wakehub.errors import Exit, WakehubError
-from wakehub.relay.options import ListenOptions
+from wakehub.relay.options import ListenOptions, ToClaude, ToFile, ToHook
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,10 @@ from wakehub.relay.options import ListenOptions
         ({"once": True, "wait_s": float("nan")}, "seconds"),
         ({"acknowledge": False, "take_over": True}, "leave one"),
         ({"namespaces": ("acme",)}, "--namespace acme/"),
+        ({"to": ToHook(("cat",)), "acknowledge": False}, "the backend"),
+        ({"to": ToFile(Path("/x")), "format": "json"}, "--opt format="),
+        ({"to": ToClaude(session="x"), "namespaces": ("acme/",)}, "--as"),
+        ({"to": ToClaude(agents=frozenset({"x"}))}, "leave it out"),
     ],
 )
 def test_contradictions(flags: dict[str, Any], remedy: str) -> None:

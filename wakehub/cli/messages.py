@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wakehub.cli import output, words
+from wakehub.cli import output, relay, words
 from wakehub.cli.instance import instance
 from wakehub.cli.parser import Commands, Usage
 from wakehub.errors import BadData
@@ -77,6 +77,8 @@ def _add_listen(commands: Commands) -> None:
             "wakehub listen --as alice --once --wait 60",
             "wakehub listen --as alice --format json",
             "wakehub listen --as acme/ops --namespace acme/ --take-over",
+            "wakehub listen --as alice --exec ./on-message",
+            "wakehub listen --as alice --backend file --opt path=inbox.txt",
         ),
         details=(
             "Each is acknowledged once it is out. It begins with the oldest unread message, sent before it or not.\n"
@@ -97,8 +99,9 @@ def _add_listen(commands: Commands) -> None:
         "--poll",
         type=words.duration(least=1, most=MAX_BACKSTOP_SECONDS),
         metavar="TIME",
-        help=f"look at least this often without a wake (at most {MAX_BACKSTOP_SECONDS}s)",
+        help=relay.POLL_HELP,
     )
+    relay.add_backend_flags(listen)
 
 
 def run_send(args: argparse.Namespace) -> int:
@@ -144,6 +147,7 @@ def run_listen(args: argparse.Namespace) -> int:
         sender=args.sender,
         take_over=args.take_over,
         poll_s=args.poll,
+        to=relay.destination(args),
     )
     return loop.run(instance(args), options)
 

@@ -22,6 +22,7 @@ from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import HeldBy, Inbox, Lease, NotStored, RecordBusy
 from wakehub.processes import ProcessId
 from wakehub.relay.backends import Backend, OutputGone
+from wakehub.relay.backends.choice import make
 from wakehub.relay.backends.stdout import Output
 from wakehub.relay.endings import endings
 from wakehub.relay.keyring import Keyring
@@ -56,21 +57,37 @@ class Names:
 
 
 def run(config: Config, options: ListenOptions, *, environ: Mapping[str, str] = os.environ, fd: int = _STDOUT) -> Exit:
-    """Listen as `options` say and print to descriptor `fd`; the exit status, 0 or 3 (nothing was there).
+    """Listen as `options` say, messages to descriptor `fd` or a backend; the exit status, 0 or 3 (nothing was there).
 
     Blocks until it is over and runs its own Trio loop; SIGTERM, SIGINT and SIGHUP end it with 0. Raises `Held` (75: a
     name is held, or was taken), `OutputGone` (74), and what home, record and identity raise.
     """
     parent = os.getppid()  # at once: who it was tells later whether it is still there
     config = config.changed(poll_s=None if options.poll_s is None else check_poll(options.poll_s))
-    if fd == _STDOUT and sys.stdout is None:  # whatever was opened since could be descriptor 1 by now
-        raise OutputGone("standard output is closed")
-    output = Output(fd, options.format or ("line" if os.isatty(fd) else "agent"))
     names = choose_names(options, environ)
     for line in ensure_home(config):
         tell(line)
     with SqliteInbox.open(config.paths.record) as inbox:
-        return trio.run(_work, config, options, names, inbox, output, environ, parent)
+        if options.to is not None:
+            backend = make(options.to, names.held, config.paths, inbox, environ)
+            return trio.run(_work, config, options, names, inbox, backend, environ, parent)
+        output = _output(fd, options)
+        if options.acknowledge:
+            return trio.run(_work, config, options, names, inbox, output, environ, parent)
+        return trio.run(_peek, config, options, names, inbox, output, parent)
+
+
+def _output(fd: int, options: ListenOptions) -> Output:
+    if fd == _STDOUT and sys.stdout is None:  # whatever was opened since could be descriptor 1 by now
+        raise OutputGone("standard output is closed")
+    return Output(fd, options.format or ("line" if os.isatty(fd) else "agent"))
+
+
+async def _peek(
+    config: Config, options: ListenOptions, names: Names, inbox: Inbox, output: Output, parent: int
+) -> Exit:
+    with endings(parent) as ends:
+        return await Peek(options, names.held, inbox, output, Keyring(config.paths)).run(ends)
 
 
 async def _work(
@@ -78,20 +95,17 @@ async def _work(
     options: ListenOptions,
     names: Names,
     inbox: Inbox,
-    output: Output,
+    backend: Backend,
     environ: Mapping[str, str],
     parent: int,
 ) -> Exit:
-    keyring = Keyring(config.paths)
     with endings(parent) as ends:  # before a name is taken, so that no signal leaves one behind
-        if not options.acknowledge:
-            return await Peek(options, names.held, inbox, output, keyring).run(ends)
         credentials, is_new = enrol(config, names, inbox, environ)
         lease = _acquire(inbox, names, options, environ)
         try:
-            _say_mode(names, options, output)
+            _say_mode(names, options, backend)
             assignment = Assignment(options, names.held, config, credentials, is_new)
-            return await Listener(assignment, inbox, lease, output, keyring).run(ends)
+            return await Listener(assignment, inbox, lease, backend, Keyring(config.paths)).run(ends)
         finally:
             with suppress(RecordBusy, NotStored):  # then it ends with this process
                 inbox.leases.release(lease.token, Now.read())
@@ -125,7 +139,7 @@ def _acquire(inbox: Inbox, names: Names, options: ListenOptions, environ: Mappin
         ProcessId.own(),
         names.agent_id,
         Now.read(),
-        session=environ.get("WAKEHUB_SESSION") or None,
+        session=options.session or environ.get("WAKEHUB_SESSION") or None,
         host=socket.gethostname(),
         take_over=options.take_over,
     )
@@ -147,6 +161,6 @@ def _held(answer: HeldBy) -> Held:
 
 def _say_mode(names: Names, options: ListenOptions, backend: Backend) -> None:
     if not options.once:
-        tell(f"listening as {names} until stopped; {backend.mode}; a message is acknowledged once its reader has it")
+        tell(f"listening as {names} until stopped; {backend.mode}")
     elif names.source != "as given":
         tell(f"listening as {names}")

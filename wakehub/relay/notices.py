@@ -23,11 +23,11 @@ def clock(ms: int) -> str:
 
 
 def nothing_for(inbox: Inbox, names: Sequence[str]) -> str:
-    """Which box is empty, and which others of this user are not (receive.md §2; fault F35)."""
-    others = [
-        f"{visible(box.name)} {box.unread}"
-        for box in inbox.boxes_with_unread()
-        if not any(covers(name, box.name) for name in names)
-    ]
-    line = f"nothing unread for {', '.join(names)}"
+    """Which box is empty, or what is left in it, and which others of this user are not (receive.md §2; fault F35)."""
+    boxes = inbox.boxes_with_unread()
+    own = [box for box in boxes if any(covers(name, box.name) for name in names)]
+    left = sum(box.unread for box in own)
+    listed = ", ".join(names)
+    line = f"{left} unread for {listed} left for later" if left else f"nothing unread for {listed}"
+    others = [f"{visible(box.name)} {box.unread}" for box in boxes if box not in own]
     return f"{line}; unread elsewhere: {', '.join(others)}" if others else line

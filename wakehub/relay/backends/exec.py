@@ -45,7 +45,7 @@ class Hook(Backend):
         self._command = list(command)
         self._environ = {name: value for name, value in environ.items() if not name.startswith(_DROPPED)}
         self._unread = unread
-        self.mode = f"each to {visible(shlex.join(command))}"
+        self.mode = f"each message to {visible(shlex.join(command))}, acknowledged once that exits with 0"
         if shutil.which(self._command[0], path=self._environ.get("PATH")) is None:
             raise WakehubError(
                 f"cannot run {visible(self._command[0])}",

@@ -36,7 +36,7 @@ class Mailbox(Backend):
         """Makes the file. Raises `Unsafe` (77) for one that is not ours alone, `CannotCreate` (73)."""
         self._path = path
         self._form = form
-        self.mode = f"each appended to {visible(str(path))}, format {form}"
+        self.mode = f"each message to the end of {visible(str(path))}, acknowledged once it is on disk; format {form}"
         with suppress(BlockingIOError), files.appendable(path, wait=False):
             pass
         files.sync_directory(path.parent)

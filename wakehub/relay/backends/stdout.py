@@ -72,7 +72,7 @@ class Output(Backend):
         self._form = form
         self._kind = kind_of(fd)
         self._kernel_tells = _kernel_tells(fd, self._kind)
-        self.mode = f"format {form}"
+        self.mode = f"format {form}; a message is acknowledged once its reader has it"
         self.dies_with_parent = self._kind in (Kind.TERMINAL, Kind.PIPE, Kind.SOCKET)
 
     def check(self) -> None:
