@@ -425,12 +425,14 @@ class Holder:
     """Who holds a lock, as its file says: pid and the time it took it (RFC 3339 UTC).
 
     `started` is its start time as `processes.start_time` tells it, `version` the wakehub that it runs; empty: not told.
+    `namespace` is the inode of its pid namespace; 0: not told, or the platform has none.
     """
 
     pid: int
     since: str
     started: str = field(default="", compare=False)
     version: str = field(default="", compare=False)
+    namespace: int = field(default=0, compare=False)
 
 
 class Lock:
@@ -497,9 +499,11 @@ class Lock:
 
     def _sign(self) -> None:
         """Write down who holds it. That is for people: a full disk does not stand in the way of the lock."""
+        process = ProcessId.own()
         own = {
-            "pid": os.getpid(),
-            "start": ProcessId.own().started,
+            "pid": process.pid,
+            "start": process.started,
+            "namespace": process.namespace,
             "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "version": __version__,
         }
@@ -534,7 +538,7 @@ def read_holder(path: Path) -> Holder | None:
     try:
         found = json.loads(read_owned(path, 4096))
         told = (visible(str(found.get(key, ""))) for key in ("start", "version"))
-        return Holder(int(found["pid"]), visible(str(found["since"])), *told)
+        return Holder(int(found["pid"]), visible(str(found["since"])), *told, int(found.get("namespace", 0)))
     except (OSError, Unsafe, ValueError, KeyError, TypeError):
         return None
 

@@ -399,7 +399,7 @@ def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path) -> None:
     with Lock.acquire(path, what="a hub") as lock:
         assert mode(path) == 0o600
         found = json.loads(path.read_bytes())
-        assert found.keys() == {"pid", "start", "since", "version"}
+        assert found.keys() == {"pid", "start", "namespace", "since", "version"}
         assert files.read_holder(path) == files.Holder(os.getpid(), found["since"])
         with pytest.raises(Held, match=rf"a hub is already running: pid {os.getpid()} since {found['since']}") as held:
             Lock.acquire(path, what="a hub")
