@@ -1,5 +1,8 @@
 """What the publisher does to the record now and then."""
 
+import os
+from pathlib import Path
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -8,10 +11,12 @@ from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.identity import enrolment
 from wakehub.identity.keys import KeyPair
+from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
+from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.signing import signer, verify_row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow, RecordBusy, Row
+from wakehub.inbox.store import AlreadyStored, NewRow, RecordBusy, Row, Seal
 from wakehub.limits import KEEP_HANDED_OFF_SECONDS, SWEEP_ROWS, SWEEP_SECONDS
 from wakehub.publisher.sweep import Sweeper
 
@@ -24,12 +29,16 @@ def store(inbox: SqliteInbox, *recipients: str, ago_s: int, ttl_s: int = 60) -> 
     return inbox.append([NewRow("bob", name, b"hi", ttl_s=ttl_s) for name in recipients], past(ago_s))
 
 
+def sweeper_of(config: Config, inbox: SqliteInbox, key: KeyPair, **options: int) -> Sweeper:
+    return Sweeper(inbox, signer(key), Attachments.of(config.paths), **options)
+
+
 def test_an_expired_row_comes_back_to_its_sender_as_a_notice_that_wakes_nobody(
-    inbox: SqliteInbox, key: KeyPair
+    config: Config, inbox: SqliteInbox, key: KeyPair
 ) -> None:
     (row,) = store(inbox, "alice", ago_s=61)
     (fresh,) = store(inbox, "alice", ago_s=59)
-    Sweeper(inbox, signer(key)).sweep()
+    sweeper_of(config, inbox, key).sweep()
     assert inbox.unread("alice") == [fresh]
     (notice,) = inbox.unread("bob")
     assert (notice.sender, notice.class_) == ("wakehub-publisher", "fyi")
@@ -38,29 +47,71 @@ def test_an_expired_row_comes_back_to_its_sender_as_a_notice_that_wakes_nobody(
     assert [header.id for header in inbox.unhinted()] == [fresh.id]
 
 
-def test_one_sweep_takes_all_of_them_however_many(inbox: SqliteInbox, key: KeyPair) -> None:
+def test_one_sweep_takes_all_of_them_however_many(config: Config, inbox: SqliteInbox, key: KeyPair) -> None:
     names = [f"agent-{n % 8}" for n in range(SWEEP_ROWS + 9)]
     store(inbox, *names[:200], ago_s=8 * 86_400)
     store(inbox, *names[200:], ago_s=8 * 86_400)
-    Sweeper(inbox, signer(key)).sweep()
+    sweeper_of(config, inbox, key).sweep()
     assert sum(inbox.count_unread(name) for name in set(names)) == 0
     assert inbox.count_unread("bob") == len(names)
 
 
-def test_rows_that_ended_a_week_ago_go_and_open_ones_never(inbox: SqliteInbox, key: KeyPair) -> None:
+def test_rows_that_ended_a_week_ago_go_and_open_ones_never(config: Config, inbox: SqliteInbox, key: KeyPair) -> None:
     ended_ago = KEEP_HANDED_OFF_SECONDS + 60
     (done,) = store(inbox, "alice", ago_s=ended_ago + 60)
     inbox.ack([done.id], "alice", None, past(ended_ago))
     (open_row,) = store(inbox, "alice", ago_s=6 * 86_400, ttl_s=7 * 86_400)
-    Sweeper(inbox, signer(key)).sweep()
+    sweeper_of(config, inbox, key).sweep()
     assert inbox.row(done.id) is None
     assert inbox.unread("alice") == [open_row]
+
+
+def test_the_time_that_rows_are_kept_can_be_chosen_and_an_id_is_remembered_while_it_could_come_again(
+    config: Config, inbox: SqliteInbox, key: KeyPair
+) -> None:
+    """F21: an envelope of the same id may still lie in a spool when the row that it became is gone already."""
+    sender = KeyPair.generate()
+    envelope = Envelope.seal(NewRow("bob", "alice", b"once", ttl_s=3600), signer(sender), past(100))
+    inbox.append(envelope.row(1), past(100))
+    (long_ago,) = store(inbox, "alice", ago_s=100, ttl_s=60)
+    inbox.ack([envelope.id, long_ago.id], "alice", None, past(90))
+    sweeper_of(config, inbox, key, keep_s=120).sweep()
+    assert inbox.row(envelope.id) is not None
+    sweeper_of(config, inbox, key, keep_s=60).sweep()
+    assert inbox.row(envelope.id) is inbox.row(long_ago.id) is None
+    with pytest.raises(AlreadyStored):
+        inbox.append(envelope.row(1), Now.read())
+
+
+def test_a_row_that_was_not_spooled_is_remembered_too(config: Config, inbox: SqliteInbox, key: KeyPair) -> None:
+    (row,) = inbox.append(NewRow("bob", "alice", b"once", ttl_s=3600, signed=signer(key)), past(100))
+    inbox.ack([row.id], "alice", None, past(90))
+    sweeper_of(config, inbox, key, keep_s=60).sweep()
+    seal = Seal(row.id, row.created_ms, row.expires_ms, 0, "k", row.signature or b"")
+    with pytest.raises(AlreadyStored):
+        inbox.append(NewRow("bob", "alice", b"once", signed=seal), Now.read())
+
+
+def test_files_go_with_the_row_that_they_belong_to(
+    config: Config, inbox: SqliteInbox, key: KeyPair, home: Path
+) -> None:
+    attachments, source = Attachments.of(config.paths), home / "notes.md"
+    source.write_bytes(b"notes")
+    with attachments.adding([source]) as files:
+        (row,) = inbox.append(NewRow("bob", "alice", b"see", attachments=files), past(100))
+    attachments.hand_over(row)
+    sweeper = sweeper_of(config, inbox, key, keep_s=60)
+    sweeper.sweep()
+    inbox.ack([row.id], "alice", None, past(90))
+    assert len(os.listdir(config.paths.blobs)) == len(os.listdir(config.paths.files)) == 1
+    sweeper.sweep()
+    assert os.listdir(config.paths.blobs) == os.listdir(config.paths.files) == []
 
 
 def test_a_name_enrolled_anew_does_not_inherit_the_old_mail(config: Config, inbox: SqliteInbox, key: KeyPair) -> None:
     ensure_home(config, explicit=True)
     now_s = Now.read().ms / 1000
-    sweeper = Sweeper(inbox, signer(key))
+    sweeper = sweeper_of(config, inbox, key)
 
     def registry() -> enrolment.Registry:
         return enrolment.read_registry(config.paths)
@@ -96,7 +147,7 @@ async def test_trouble_with_the_record_is_met_by_the_next_round(
     began = trio.current_time()
     with BusyOnce.open(config.paths.record) as busy:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Sweeper(busy, signer(key)).run)
+            nursery.start_soon(sweeper_of(config, busy, key).run)
             while inbox.count_unread("alice"):  # noqa: ASYNC110 - the record tells nobody
                 await trio.sleep(SWEEP_SECONDS / 10)  # on a clock that jumps
             nursery.cancel_scope.cancel()
@@ -105,9 +156,9 @@ async def test_trouble_with_the_record_is_met_by_the_next_round(
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_a_second_sweep_finds_nothing(inbox: SqliteInbox, key: KeyPair, rows: int) -> None:
+def test_a_second_sweep_finds_nothing(config: Config, inbox: SqliteInbox, key: KeyPair, rows: int) -> None:
     store(inbox, *["alice"] * rows, ago_s=61)
-    sweeper = Sweeper(inbox, signer(key))
+    sweeper = sweeper_of(config, inbox, key)
     sweeper.sweep()
     token = inbox.changed()
     sweeper.sweep()

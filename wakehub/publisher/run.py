@@ -1,8 +1,9 @@
 """The publisher's process: the owner's side of an instance (receive.md §6; design.md, Processes).
 
-It alone holds the owner key, under `publish.lock`. Four things run side by side, none of which waits for another: the
+It alone holds the owner key, under `publish.lock`. Five things run side by side, none of which waits for another: the
 allowlist is kept signed (before anything else, since the hub believes nothing older than a minute), wakes are sent,
-pokes are answered, the record is swept. None depends on the hub: without one, rows are stored and found later.
+pokes are answered, spools are emptied, the record is swept. None depends on the hub: without one, rows are stored and
+found later.
 
 It ends with 0 on SIGTERM or SIGINT; a second signal ends it at once. It ends with 73 when its lock's path is no longer
 the file it holds: another publisher could run then, and a supervisor starts this one anew with the right one.
@@ -24,14 +25,16 @@ from wakehub.files import Lock
 from wakehub.identity import enrolment, keys
 from wakehub.identity.enrolment import PUBLISHER
 from wakehub.identity.keys import KeyPair
+from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox
+from wakehub.inbox.store import Guard, Inbox
 from wakehub.limits import FRAME_BURST, FRAME_RATE_PER_SECOND, SOCKET_CHECK_SECONDS
 from wakehub.publisher.allowlist import Keeper, Signer
 from wakehub.publisher.forwarder import Forwarder
 from wakehub.publisher.hints import Outcome
 from wakehub.publisher.poke import PokeServer
+from wakehub.publisher.spool import SpoolReader
 from wakehub.publisher.sweep import Sweeper
 from wakehub.server.notify import Notifier
 
@@ -54,8 +57,12 @@ def run(config: Config) -> int:
         owner = enrolment.load_owner(config.paths)
         enrolment.init_owner(config.paths, time.time())  # completes what an interrupted init left out
         key = keys.load_key(config.paths.agent_key(PUBLISHER), PUBLISHER)
+        guard = Guard(config.max_hops, config.pair_per_minute)
         # Two, so that a sweep never holds up a wake.
-        with SqliteInbox.open(config.paths.record) as inbox, SqliteInbox.open(config.paths.record) as swept:
+        with (
+            SqliteInbox.open(config.paths.record) as inbox,
+            SqliteInbox.open(config.paths.record, guard=guard) as swept,
+        ):
             publisher = Publisher(config, lock, owner, key, inbox, swept, logger)
             try:
                 trio.run(publisher.run)
@@ -85,9 +92,16 @@ class Publisher:
         self._lock = lock
         self._log = logger
         self._notifier = Notifier(os.environ, logger)
-        self._sweeper = Sweeper(swept, signer(key))
+        self._sweeper = Sweeper(swept, signer(key), Attachments.of(config.paths), keep_s=config.keep_s)
         self._signer = Signer(config.paths.audit, config.allowlist, owner)
         self._keeper = Keeper(self._signer, signed=self._signed)
+        self._spool = SpoolReader(
+            config.spool_dirs,
+            swept,
+            lambda: self._signer.registry,
+            lambda: enrolment.read_registry(config.paths),
+            signer(key),
+        )
         self._forwarder = Forwarder(
             inbox,
             config.hub_socket,
@@ -105,6 +119,7 @@ class Publisher:
                 await nursery.start(self._keeper.run)
                 nursery.start_soon(self._forwarder.run)
                 nursery.start_soon(self._sweeper.run)
+                nursery.start_soon(self._spool.run)
                 nursery.start_soon(self._watch_lock)
                 nursery.start_soon(self._notifier.feed_watchdog)
                 await nursery.start(self._pokes.run)

@@ -1,31 +1,42 @@
 """What the record needs done now and then, and only the publisher does (receive.md §1; formats.md, Rows).
 
-Rows whose time is over become tombstones, and their senders are told; rows that ended a week ago are removed; leases of
-processes that are gone are ended, which never touches a row. Each is done in portions, so that no other process waits
-for long. A name that was enrolled anew gets a new box, in case the process that enrolled it did not live to open it.
+Rows whose time is over become tombstones, and their senders are told; rows that ended a week ago are removed, and with
+them their files; leases of processes that are gone are ended, which never touches a row. Each is done in portions, so
+that no other process waits for long. A name that was enrolled anew gets a new box, in case the process that enrolled it
+did not live to open it.
 """
 
 import time
+from collections.abc import Callable
 
 import structlog
 import trio
 
 from wakehub.errors import WakehubError
 from wakehub.identity.enrolment import Registry
+from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.store import Inbox, Signer
-from wakehub.limits import SWEEP_ROWS, SWEEP_SECONDS
+from wakehub.limits import COLLECT_SECONDS, KEEP_HANDED_OFF_SECONDS, SWEEP_ROWS, SWEEP_SECONDS
 from wakehub.log import Repeats
 
 _log = structlog.get_logger(program="publisher")
 
 
 class Sweeper:
-    """Sweeps `inbox`; the notices about expired rows are signed with `signer`."""
+    """Sweeps `inbox` and its `attachments`; the notices about expired rows are signed with `signer`.
 
-    def __init__(self, inbox: Inbox, signer: Signer) -> None:
+    Rows are kept for `keep_s` seconds behind their end.
+    """
+
+    def __init__(
+        self, inbox: Inbox, signer: Signer, attachments: Attachments, *, keep_s: int = KEEP_HANDED_OFF_SECONDS
+    ) -> None:
         self._inbox = inbox
         self._signer = signer
+        self._attachments = attachments
+        self._keep_s = keep_s
+        self._collected: float | None = None
         self._generations: dict[str, int] = {}
         self._repeats = Repeats()
 
@@ -34,18 +45,22 @@ class Sweeper:
         while True:
             try:
                 await trio.to_thread.run_sync(self.sweep)
-            except WakehubError as error:
+            except (WakehubError, OSError) as error:
                 self._tell(error)
             await trio.sleep(SWEEP_SECONDS)
 
     def sweep(self) -> None:
-        """One round, to its end; raises `WakehubError` for trouble with the record."""
-        expired = pruned = SWEEP_ROWS
-        while expired == SWEEP_ROWS:
-            expired = len(self._inbox.expire(Now.read(), signed=self._signer))
-        while pruned == SWEEP_ROWS:
-            pruned = self._inbox.prune(Now.read())
+        """One round, to its end; raises `WakehubError` for trouble with the record, `OSError` for that with files."""
+        expired = _repeated(lambda: len(self._inbox.expire(Now.read(), signed=self._signer)))
+        pruned = _repeated(lambda: self._inbox.prune(Now.read(), keep_s=self._keep_s))
         self._inbox.leases.sweep(Now.read())
+        if expired or pruned or self._is_collecting_due():
+            self._attachments.collect(self._inbox)
+            self._collected = time.monotonic()
+
+    def _is_collecting_due(self) -> bool:
+        """What a killed sender left behind has no row that could tell of it."""
+        return self._collected is None or time.monotonic() - self._collected > COLLECT_SECONDS
 
     def open_boxes(self, registry: Registry | None) -> None:
         """Let the box of each name belong to the enrolment that the registry tells of; trouble is logged."""
@@ -59,7 +74,16 @@ class Sweeper:
             else:
                 self._generations[agent.agent_id] = agent.generation
 
-    def _tell(self, error: WakehubError) -> None:
+    def _tell(self, error: Exception) -> None:
         times = self._repeats.due((str(error),), time.monotonic())
         if times is not None:
             _log.error("the record gives trouble", why=str(error), times=times)
+
+
+def _repeated(portion: Callable[[], int]) -> int:
+    """Do a portion of work until one is not full; how much it was in all."""
+    done = last = portion()
+    while last == SWEEP_ROWS:
+        last = portion()
+        done += last
+    return done
