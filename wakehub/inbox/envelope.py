@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, get_args
 
+from wakehub.errors import BadData
 from wakehub.identity import strict_json
 from wakehub.identity.keys import b64, unb64
 from wakehub.inbox import admission
@@ -48,8 +49,10 @@ class Envelope:
 
     @classmethod
     def seal(cls, new: NewRow, signer: Signer, now: Now) -> Self:
-        """The envelope of `new`, with an id of its own; raises `BadData` as `Inbox.append` does."""
+        """The envelope of `new`, with an id of its own; raises `BadData` as `Inbox.append` does, and for one with files."""
         admission.check(new, now)
+        if new.attachments:
+            raise BadData("files cannot travel in an envelope", remedy="send from where the record can be written")
         fixed: dict[str, Any] = {
             "id": new_id(now.ms),
             "sender": new.sender,
