@@ -49,7 +49,7 @@ class Envelope:
 
     @classmethod
     def seal(cls, new: NewRow, signer: Signer, now: Now) -> Self:
-        """The envelope of `new`, with an id of its own; raises `BadData` as `Inbox.append` does, and for one with files."""
+        """The envelope of `new`, with an id of its own; raises `BadData` as `Inbox.append` does, and for files."""
         admission.check(new, now)
         if new.attachments:
             raise BadData("files cannot travel in an envelope", remedy="send from where the record can be written")

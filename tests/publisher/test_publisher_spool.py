@@ -1,0 +1,507 @@
+"""What is taken in from a spool, what is refused, and what waits (formats.md, Spool; faults F21, F43, F58, F63)."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wakehub.client.home import ensure_agent, ensure_home
+from wakehub.client.spool import drop
+from wakehub.config import Config
+from wakehub.identity import enrolment
+from wakehub.identity.enrolment import Registry
+from wakehub.identity.keys import KeyPair
+from wakehub.inbox.clock import Now
+from wakehub.inbox.envelope import Envelope
+from wakehub.inbox.ids import new_id
+from wakehub.inbox.signing import signer, verify_row
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import Guard, NewRow, RecordBusy, Row, Seal
+from wakehub.limits import LEFTOVER_AFTER_SECONDS, MAX_ENVELOPE_BYTES, SPOOL_BATCH
+from wakehub.publisher import spool as spool_module
+from wakehub.publisher.spool import SpoolReader
+
+HOUR_MS = 3_600_000
+
+
+class World:
+    """An instance, bob's key, and a spool that a reader empties into the record."""
+
+    def __init__(self, config: Config, inbox: SqliteInbox, key: KeyPair) -> None:
+        ensure_home(config, explicit=True)
+        self.config = config
+        self.inbox = inbox
+        self.spool = config.paths.spool
+        self.spool.mkdir(mode=0o700)
+        self.bob = ensure_agent(config, "bob").pair
+        self.seen: Registry | None = self.registry()
+        self.reads = 0
+        self.reader = self.reader_of(self.spool, inbox=inbox, key=key)
+        self._key = key
+
+    def reader_of(self, *directories: Path, inbox: SqliteInbox, key: KeyPair) -> SpoolReader:
+        return SpoolReader(directories, inbox, lambda: self.seen, self.read_anew, signer(key))
+
+    def anew(self) -> None:
+        """A publisher that was started again."""
+        self.reader = self.reader_of(self.spool, inbox=self.inbox, key=self._key)
+
+    def registry(self) -> Registry:
+        return enrolment.read_registry(self.config.paths)
+
+    def read_anew(self) -> Registry:
+        self.reads += 1
+        return self.registry()
+
+    def seal(
+        self, body: bytes = b"hello", *, pair: KeyPair | None = None, now: Now | None = None, **fields: Any
+    ) -> Envelope:
+        new = NewRow(**({"sender": "bob", "recipient": "alice", "body": body} | fields))
+        return Envelope.seal(new, signer(pair or self.bob), now or Now.read())
+
+    def leave(self, envelope: Envelope) -> Path:
+        (path,) = drop([self.spool], [envelope])
+        return path
+
+    def put(self, name: str, content: bytes, *, mode: int = 0o600, age_s: float = 2 * LEFTOVER_AFTER_SECONDS) -> Path:
+        """A file as a stranger to our formats would write it, some time ago."""
+        path = self.spool / name
+        path.write_bytes(content)
+        path.chmod(mode)
+        os.utime(path, (time.time() - age_s,) * 2)
+        return path
+
+    def rows(self, to: str = "alice") -> list[Row]:
+        return self.inbox.unread(to, limit=1000)
+
+    def left(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.spool) if name != "bad")
+
+    def bad(self) -> dict[str, str]:
+        """What was put aside, and why."""
+        where = self.spool / "bad"
+        names = sorted(os.listdir(where)) if where.exists() else []
+        return {
+            name.removesuffix(".why"): (where / name).read_text().rstrip("\n")
+            for name in names
+            if name.endswith(".why")
+        }
+
+
+@pytest.fixture
+def world(config: Config, inbox: SqliteInbox, key: KeyPair) -> World:
+    return World(config, inbox, key)
+
+
+# --- taken in ---
+
+
+def test_an_envelope_becomes_a_row_and_goes(world: World) -> None:
+    envelope = world.seal("spooled ünd signed".encode())
+    world.leave(envelope)
+    assert world.reader.take_in() == 1
+    (row,) = world.rows()
+    assert (row.id, row.body, row.origin, row.hops) == (envelope.id, envelope.body, "spool", 0)
+    assert verify_row(row, world.bob.public) == "yes"
+    assert [event.kind for event in world.inbox.events(row.id)] == ["stored"]
+    assert world.left() == []
+    assert world.bad() == {}
+    assert world.reader.take_in() == 0
+    assert world.inbox.unhinted() == [world.inbox.headers([row.id])[0]], "the forwarder finds it"
+
+
+def test_how_far_it_came_and_from_where_are_not_believed(world: World) -> None:
+    """Whatever the envelope says it signed."""
+    (first,) = world.inbox.append(NewRow("alice", "bob", b"?"), Now.read())
+    lying = replace(world.seal(re=first.id), hops=9)
+    world.leave(replace(lying, signature=world.bob.sign(lying.signed_bytes())))
+    world.reader.take_in()
+    (row,) = world.rows()
+    assert (row.hops, row.signed_hops, row.origin) == (1, 9, "spool")
+    assert verify_row(row, world.bob.public) == "yes"
+    assert [event.kind for event in world.inbox.events(first.id)] == ["stored", "answered"]
+
+
+def test_the_order_of_a_sender_is_kept(world: World) -> None:
+    sealed = [world.seal(f"{number}".encode()) for number in range(20)]
+    for envelope in reversed(sealed):
+        world.leave(envelope)
+    world.reader.take_in()
+    assert [row.id for row in world.rows()] == [envelope.id for envelope in sealed]
+
+
+def test_a_round_is_bounded_and_the_next_goes_on(world: World) -> None:
+    for number in range(SPOOL_BATCH + 5):
+        world.leave(world.seal(recipient=f"agent-{number}"))
+    assert world.reader.take_in() == SPOOL_BATCH
+    assert len(world.left()) == 5
+    assert world.reader.take_in() == 5
+    assert world.left() == []
+
+
+def test_every_directory_is_emptied(world: World, config: Config, key: KeyPair, home: Path) -> None:
+    absent, other = home / "absent", home / "other"
+    for directory in (other, world.spool):
+        drop([directory], [world.seal()])
+    reader = world.reader_of(absent, other, world.spool, inbox=world.inbox, key=key)
+    assert reader.take_in() == 2
+    assert len(world.rows()) == 2
+    assert not absent.exists()
+
+
+# --- once ---
+
+
+def test_an_id_is_taken_once_across_restarts(world: World) -> None:
+    """F21."""
+    envelope = world.seal()
+    for _ in range(3):
+        world.leave(envelope)
+        world.reader.take_in()
+        world.anew()
+    assert [row.id for row in world.rows()] == [envelope.id]
+    assert world.left() == []
+    world.inbox.ack([envelope.id], "alice", None, Now.read())
+    world.leave(envelope)
+    world.reader.take_in()
+    assert world.rows() == []
+
+
+def test_the_same_message_in_a_spool_and_in_the_record_is_there_once(world: World) -> None:
+    """F21: sent by both ways, whichever was first."""
+    (row,) = world.inbox.append(NewRow("bob", "alice", b"both", signed=signer(world.bob)), Now.read())
+    assert row.signature
+    twin = replace(
+        world.seal(b"both"), id=row.id, created_ms=row.created_ms, expires_ms=row.expires_ms, signature=row.signature
+    )
+    world.leave(twin)
+    world.reader.take_in()
+    assert [found.id for found in world.rows()] == [row.id]
+    assert world.left() == []
+    other = world.seal(b"the other way round")
+    world.leave(other)
+    world.reader.take_in()
+    seal = Seal(other.id, other.created_ms, other.expires_ms, other.hops, other.key_id, other.signature)
+    with pytest.raises(Exception, match="stored already"):
+        world.inbox.append(NewRow("bob", "alice", other.body, signed=seal), Now.read())
+    assert [found.id for found in world.rows()] == [row.id, other.id]
+
+
+# --- refused ---
+
+
+def _unsigned(world: World) -> Envelope:
+    return replace(world.seal(), signature=bytes(64))
+
+
+def _of_another_key(world: World) -> Envelope:
+    return world.seal(pair=KeyPair.generate())
+
+
+def _changed(world: World) -> Envelope:
+    return replace(world.seal(), body=b"something else")
+
+
+def _of_nobody(world: World) -> Envelope:
+    return world.seal(sender="mallory")
+
+
+def _of_the_system(world: World) -> Envelope:
+    pair = KeyPair.generate()
+    return world.seal(sender="wakehub-publisher", pair=pair)
+
+
+def _revoked(world: World) -> Envelope:
+    envelope = world.seal()
+    enrolment.revoke(world.config.paths, "bob", time.time())
+    world.seen = world.registry()
+    return envelope
+
+
+@pytest.mark.parametrize("make", [_unsigned, _of_another_key, _changed, _of_nobody, _of_the_system, _revoked])
+def test_what_no_enrolled_key_signed_is_put_aside_with_the_reason(
+    world: World, make: Callable[[World], Envelope]
+) -> None:
+    envelope = make(world)
+    path = world.leave(envelope)
+    world.reader.take_in()
+    assert world.rows() == []
+    assert world.rows("bob") == [], "nobody is told in another's name"
+    assert world.left() == []
+    assert "signature" in world.bad()[path.name]
+    assert (world.spool / "bad" / path.name).read_bytes() == envelope.encode()
+
+
+def _expired(world: World) -> Envelope:
+    return world.seal(now=Now.read().later(-HOUR_MS), ttl_s=60)
+
+
+def _from_the_future(world: World) -> Envelope:
+    return world.seal(now=Now.read().later(HOUR_MS))
+
+
+def _closed(world: World) -> Envelope:
+    ensure_agent(world.config, "alice")
+    enrolment.close(world.config.paths, "alice", time.time())
+    world.seen = world.registry()
+    return world.seal()
+
+
+def _enrolled_anew(world: World) -> Envelope:
+    """The name became another agent's between writing and taking in."""
+    envelope = world.seal(now=Now.read().later(-60_000))
+    ensure_agent(world.config, "alice")
+    enrolment.close(world.config.paths, "alice", time.time())
+    enrolment.enroll(world.config.paths, "alice", "wakehub", time.time())
+    world.seen = world.registry()
+    return envelope
+
+
+def _to_the_system(world: World) -> Envelope:
+    return world.seal(recipient="wakehub-publisher")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (_expired, "its time is over"),
+        (_from_the_future, "in the future"),
+        (_closed, "was closed"),
+        (_enrolled_anew, "another agent now"),
+        (_to_the_system, "no mailbox"),
+    ],
+)
+def test_a_proven_sender_is_told_what_became_of_it(
+    world: World, key: KeyPair, make: Callable[[World], Envelope], why: str
+) -> None:
+    envelope = make(world)
+    path = world.leave(envelope)
+    world.reader.take_in()
+    assert why in world.bad()[path.name]
+    assert world.rows() == []
+    (notice,) = world.rows("bob")
+    assert (notice.sender, notice.class_, notice.re) == ("wakehub-publisher", "fyi", envelope.id)
+    assert why in (notice.body or b"").decode()
+    assert verify_row(notice, key.public) == "yes"
+
+
+def test_an_answer_too_many_is_refused(world: World, config: Config, key: KeyPair) -> None:
+    with SqliteInbox.open(config.paths.record, guard=Guard(max_hops=1)) as guarded:
+        (first,) = guarded.append(NewRow("alice", "bob", b"1"), Now.read())
+        (second,) = guarded.append(NewRow("bob", "alice", b"2", re=first.id), Now.read())
+        path = world.leave(world.seal(re=second.id))
+        world.reader_of(world.spool, inbox=guarded, key=key).take_in()
+    assert "429" in world.bad()[path.name]
+
+
+def _symlink(world: World, path: Path) -> None:
+    outside = world.config.paths.state / "outside"
+    outside.write_bytes(world.seal().encode())
+    outside.chmod(0o600)
+    path.symlink_to(outside)
+
+
+def _fifo(_: World, path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def _directory(_: World, path: Path) -> None:
+    path.mkdir(mode=0o700)
+
+
+def _socket(_: World, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(os.path.relpath(path))
+
+
+def _readable_by_others(world: World, path: Path) -> None:
+    path.write_bytes(world.seal().encode())
+    path.chmod(0o644)
+
+
+def _oversized(_: World, path: Path) -> None:
+    path.touch(0o600)
+    os.truncate(path, MAX_ENVELOPE_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (_symlink, "cannot be opened"),
+        (_fifo, "not a regular file"),
+        (_directory, "not a regular file"),
+        (_socket, "cannot be opened"),
+        (_readable_by_others, "0644"),
+        (_oversized, str(MAX_ENVELOPE_BYTES)),
+    ],
+)
+def test_what_is_no_private_file_of_ours_is_put_aside_unread(
+    world: World, monkeypatch: pytest.MonkeyPatch, make: Callable[[World, Path], None], why: str
+) -> None:
+    """F58. A FIFO holds nobody up, a link leads nowhere."""
+    monkeypatch.chdir(world.spool)
+    name = f"{new_id(1)}.json"
+    make(world, world.spool / name)
+    world.reader.take_in()
+    assert why in world.bad()[name]
+    assert world.left() == []
+    assert world.rows() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+def test_a_file_of_another_user_is_put_aside_unread(world: World) -> None:
+    path = world.leave(world.seal())
+    os.chown(path, 12_345, 12_345)
+    world.reader.take_in()
+    assert "12345" in world.bad()[path.name]
+
+
+@pytest.mark.parametrize("name", ["m_0.json", f"{new_id(1)}.txt", "notes.txt", "x" * 250, "\udcff.json", "-rf", "a\nb"])
+def test_other_names_are_put_aside_whatever_they_are(world: World, name: str) -> None:
+    """F43: a name is a name in that directory and nothing else."""
+    content = world.seal().encode()
+    path = world.put(name, content)
+    world.reader.take_in()
+    assert world.left() == []
+    assert "name is not its id" in next(iter(world.bad().values()))
+    assert (world.spool / "bad" / path.name).read_bytes() == content
+    assert world.rows() == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\0" * 1000, b"[]"])
+def test_a_file_that_may_still_be_being_written_waits_and_then_is_refused(world: World, content: bytes) -> None:
+    young = world.put(f"{new_id(1)}.json", content, age_s=0)
+    old = world.put(f"{new_id(2)}.json", content)
+    world.reader.take_in()
+    assert world.left() == [young.name]
+    assert "no envelope" in world.bad()[old.name]
+    whole = world.seal()
+    young.rename(world.spool / f"{whole.id}.json")
+    (world.spool / f"{whole.id}.json").write_bytes(whole.encode())
+    world.reader.take_in()
+    assert [row.id for row in world.rows()] == [whole.id]
+
+
+def test_hidden_files_are_not_looked_at_and_old_ones_of_killed_senders_go(world: World) -> None:
+    old, young, other = world.put(".aa~", b"{"), world.put(".bb~", b"{", age_s=0), world.put(".hidden", b"{")
+    world.reader.take_in()
+    assert not old.exists()
+    assert young.exists()
+    assert other.exists()
+    assert world.bad() == {}
+
+
+def test_a_name_that_is_taken_in_the_place_for_refused_ones_holds_nobody_up(world: World) -> None:
+    path = world.put(f"{new_id(1)}.json", b"{")
+    (world.spool / "bad" / path.name / "full").mkdir(parents=True)
+    (world.spool / "bad").chmod(0o700)
+    world.leave(world.seal())
+    assert world.reader.take_in() == 2
+    assert len(world.rows()) == 1
+    assert world.left() == [path.name]
+    assert world.reader.take_in() == 0
+
+
+@pytest.mark.parametrize("harm", ["mode", "link", "file"])
+def test_a_spool_that_is_not_ours_alone_is_not_used(world: World, key: KeyPair, home: Path, harm: str) -> None:
+    other = home / "other"
+    drop([other], [world.seal()])
+    if harm == "mode":
+        other.chmod(0o755)
+    else:
+        other.rename(home / "moved")
+        other.symlink_to(home / "moved") if harm == "link" else other.write_bytes(b"")
+    world.leave(world.seal())
+    reader = world.reader_of(other, world.spool, inbox=world.inbox, key=key)
+    assert reader.take_in() == 1
+    assert len(world.rows()) == 1
+
+
+# --- what waits ---
+
+
+def test_a_sender_that_was_enrolled_just_now_is_known(world: World) -> None:
+    carol = ensure_agent(world.config, "carol").pair
+    for _ in range(3):
+        world.leave(world.seal(sender="carol", pair=carol))
+        world.leave(_unsigned(world))
+    world.reader.take_in()
+    assert len(world.rows()) == 3
+    assert len(world.bad()) == 3
+    assert world.reads == 1, "once a round"
+
+
+def test_without_a_registry_that_verifies_nothing_is_judged(world: World) -> None:
+    world.leave(world.seal())
+    world.seen = None
+    world.reader.take_in()
+    assert len(world.left()) == 1
+    world.seen = world.registry()
+    world.anew()
+    world.reader.take_in()
+    assert len(world.rows()) == 1
+
+
+class Troubled(SqliteInbox):
+    """A record that is locked as often as `trouble` says."""
+
+    trouble = 1
+
+    def append(self, *arguments: Any, **named: Any) -> list[Row]:
+        if self.trouble:
+            self.trouble -= 1
+            raise RecordBusy("nothing was changed")
+        return super().append(*arguments, **named)
+
+
+@pytest.fixture
+def troubled(config: Config) -> Iterator[Troubled]:
+    with Troubled.open(config.paths.record) as inbox:
+        assert isinstance(inbox, Troubled)
+        yield inbox
+
+
+def test_trouble_with_the_record_leaves_everything_where_it_is(world: World, troubled: Troubled, key: KeyPair) -> None:
+    """F63."""
+    sealed = [world.seal(), world.seal()]
+    for envelope in sealed:
+        world.leave(envelope)
+    reader = world.reader_of(world.spool, inbox=troubled, key=key)
+    with pytest.raises(RecordBusy):
+        reader.take_in()
+    assert len(world.left()) == 2
+    reader.take_in()
+    assert [row.id for row in world.rows()] == [envelope.id for envelope in sealed]
+    assert world.bad() == {}
+
+
+def test_who_sends_too_fast_waits_in_order_and_holds_up_nobody_else(
+    world: World, config: Config, key: KeyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = [world.seal(f"{number}".encode()) for number in range(5)]
+    other = world.seal(b"other", recipient="carol")
+    for envelope in [*fast, other]:
+        world.leave(envelope)
+    monkeypatch.setattr(spool_module, "SPOOL_RETRY_SECONDS", 0)
+    with SqliteInbox.open(config.paths.record, guard=Guard(pair_per_minute=2)) as guarded:
+        reader = world.reader_of(world.spool, inbox=guarded, key=key)
+        assert reader.take_in() == 6
+        assert [row.id for row in world.rows()] == [envelope.id for envelope in fast[:2]]
+        assert [row.id for row in world.rows("carol")] == [other.id]
+        assert world.left() == [f"{envelope.id}.json" for envelope in fast[2:]]
+    with SqliteInbox.open(config.paths.record, guard=Guard(pair_per_minute=4)) as guarded:
+        world.reader_of(world.spool, inbox=guarded, key=key).take_in()
+    assert [row.id for row in world.rows()] == [envelope.id for envelope in fast[:4]]
+    assert world.bad() == {}
+
+
+def test_what_waits_is_not_looked_at_in_every_round(world: World) -> None:
+    world.put(f"{new_id(1)}.json", b"{", age_s=0)
+    assert world.reader.take_in() == 1
+    assert world.reader.take_in() == 0
+    assert world.bad() == {}
