@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -94,6 +95,13 @@ def test_the_receipts_of_one_message_are_one_line(capsys):
     out, err = told(capsys, STORED, Receipt(State.HINTED, "m_1", 5), Receipt(State.HANDED_OFF, "m_1", 9.96, "pipe"))
     assert out == f"stored m_1 · {HELLO} · 2.0 ms · hinted in 5.0 ms · handed off in 10.0 ms\n"
     assert err == ""
+
+
+def test_a_spooled_message_is_said_with_its_id_and_where_it_lies(capsys):
+    spooled = Receipt(State.SPOOLED, "m_1", 2, "/spool; the publisher takes it in from there")
+    where = "in /spool; the publisher takes it in from there"
+    assert told(capsys, spooled)[0] == f"spooled m_1 · {HELLO} · 2.0 ms · {where}\n"
+    assert told(capsys, spooled, one_row=False)[0].startswith(f"spooled m_1 · {HELLO} · 2.0 ms · {where}")
 
 
 def test_each_receipt_is_out_before_the_next_is_known(capsys):
@@ -188,6 +196,31 @@ def test_an_awaited_state_that_is_not_reached(wakehub, home):
     found = wakehub("send", "--as", "bob", "--to", "alice", "--wait", "handed-off", "--timeout", "1", "x")
     assert found.status == Exit.NOT_REACHED
     assert "handed-off was not reached" in found.err
+
+
+def test_files_are_sent_and_handed_over(wakehub, process, home, tmp_path):
+    (tmp_path / "trace.log").write_bytes(b"trace\n")
+    (tmp_path / "empty").write_bytes(b"")
+    files = ["--attach", str(tmp_path / "trace.log"), "--attach", str(tmp_path / "empty")]
+    sent = wakehub("send", "--as", "bob", "--to", "alice", "see the trace", *files)
+    assert sent.status == 0
+    assert " · 2 files · " in sent.out
+    got = process("listen", "--as", "alice", "--once", "--format", "json")
+    attachments = json.loads(got.out)["attachments"]
+    assert [(each["name"], each["size"]) for each in attachments] == [("trace.log", 6), ("empty", 0)]
+    assert Path(attachments[0]["path"]).read_bytes() == b"trace\n"
+
+
+def test_a_text_too_long_is_refused_with_what_to_do_and_so_is_a_file(wakehub, home, tmp_path):
+    (tmp_path / "long").write_bytes(b"x" * (MAX_BODY_BYTES + 1))
+    (tmp_path / "link").symlink_to("long")
+    refused = wakehub("send", "--as", "bob", "--to", "alice", "--file", str(tmp_path / "long"))
+    assert refused.status == 65
+    assert "--attach" in refused.err
+    refused = wakehub("send", "--as", "bob", "--to", "alice", "x", "--attach", str(tmp_path / "link"))
+    assert refused.status == 65
+    assert "links are not followed" in refused.err
+    assert "nothing unread" in wakehub("inbox", "--as", "alice").out
 
 
 def test_a_mistyped_recipient(wakehub, home):

@@ -10,7 +10,13 @@ from wakehub.cli import output, relay, words
 from wakehub.cli.instance import instance
 from wakehub.cli.parser import Commands, Usage
 from wakehub.errors import BadData
-from wakehub.limits import DEFAULT_TTL_SECONDS, MAX_BACKSTOP_SECONDS, MAX_BODY_BYTES, MAX_TTL_SECONDS
+from wakehub.limits import (
+    DEFAULT_TTL_SECONDS,
+    MAX_ATTACHED_BYTES,
+    MAX_BACKSTOP_SECONDS,
+    MAX_BODY_BYTES,
+    MAX_TTL_SECONDS,
+)
 from wakehub.visible import visible
 
 if TYPE_CHECKING:
@@ -35,12 +41,14 @@ def _add_send(commands: Commands) -> None:
             "echo 'the tests pass' | wakehub send --to alice --stdin",
             "wakehub send --as bob --to alice --wait handed-off --timeout 30 'please review'",
             "wakehub send --to acme/eng/ --file notes.md",
+            "echo 'see the trace' | wakehub send --to alice --stdin --attach trace.log --attach core.txt",
         ),
         details=(
             "The message is stored first; what is printed then is what is proven, as it becomes known.\n"
             "Take --stdin for anything longer than a word: a shell changes quotes and backticks in arguments.\n"
-            "Exit: 0 stored (or the awaited state), 4 the awaited state was not reached, 65 refused as it is,\n"
-            "67 no such recipient, 69 too many messages or hops."
+            "A file is copied when it is sent, and its reader is handed a copy of that.\n"
+            "Exit: 0 stored (or the awaited state), 4 the awaited state was not reached, 5 spooled: the record cannot\n"
+            "be written from here, 65 refused as it is, 67 no such recipient, 69 too many messages or hops."
         ),
         json_keys="from, ids, bytes, digest, receipts (state, id, ms, detail), exit",
     )
@@ -55,6 +63,14 @@ def _add_send(commands: Commands) -> None:
         help="how long it is kept for an absent recipient: 90s, 15m, 24h (default), at most 7d",
     )
     send.add_argument("--class", dest="row_class", choices=("normal", "fyi"), default="normal", help="fyi wakes nobody")
+    send.add_argument(
+        "--attach",
+        type=words.path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=f"send a file with it, also several ({MAX_ATTACHED_BYTES // 2**20} MiB together)",
+    )
     send.add_argument("--create", action="store_true", help="send to a name never seen, although a similar one exists")
     send.add_argument(
         "--wait", choices=("stored", "hinted", "handed-off", "answered"), help="return when this state is reached"
@@ -118,6 +134,7 @@ def run_send(args: argparse.Namespace) -> int:
         ttl_s=args.ttl,
         row_class=args.row_class,
         create=args.create,
+        attach=tuple(args.attach),
         wait=args.wait,
         timeout_s=args.timeout,
     )
@@ -125,7 +142,7 @@ def run_send(args: argparse.Namespace) -> int:
         sent = send.send(config, request, lambda receipt: None)
         output.say_json(_report(sent))
     else:
-        telling = _Telling(body, one_row=not args.to.endswith("/"))
+        telling = _Telling(body, one_row=not args.to.endswith("/"), files=len(args.attach))
         try:
             sent = send.send(config, request, telling.tell)
         finally:
@@ -190,7 +207,9 @@ def _read_file(path: Path) -> bytes:
 def _limited(body: bytes) -> bytes:
     if len(body) > MAX_BODY_BYTES:
         raise BadData(
-            f"the message is over {MAX_BODY_BYTES} bytes", why="nothing is ever cut", remedy="send a path to it instead"
+            f"the message is over {MAX_BODY_BYTES} bytes",
+            why="nothing is ever cut",
+            remedy="put it in a file and send that with the message: --attach FILE",
         )
     return body
 
@@ -198,8 +217,10 @@ def _limited(body: bytes) -> bytes:
 class _Telling:
     """Says each receipt as it becomes known: on one growing line for one message, on a line each for a broadcast."""
 
-    def __init__(self, body: bytes, *, one_row: bool) -> None:
+    def __init__(self, body: bytes, *, one_row: bool, files: int = 0) -> None:
         self._what = f"{len(body)} B · sha256 {hashlib.sha256(body).hexdigest()[:_DIGEST_SHOWN]}"
+        if files:
+            self._what += f" · {files} file{'s' if files > 1 else ''}"
         self._one_row = one_row
         self._open = False
 
@@ -210,8 +231,9 @@ class _Telling:
             output.warn(f"wakehub: {detail}")
             return
         said = f"{state.replace('_', ' ')}"
-        if state == "stored":
+        if state in ("stored", "spooled"):
             said += f" {receipt.row_id} · {self._what} · {receipt.after_ms:.1f} ms"
+            said += f" · in {detail}" if state == "spooled" else ""
         elif state in _REACHED:
             said += f" in {receipt.after_ms:.1f} ms"
         else:
