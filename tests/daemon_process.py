@@ -12,6 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from wakehub.files import Lock
+from wakehub.paths import Paths
+
 PATIENCE_S = 20.0
 """How long something that must happen is waited for before the test fails; never slept through."""
 
@@ -40,6 +43,14 @@ def is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in "ZX"
+
+
+def stand_in_for_up(paths: Paths) -> Lock:
+    """Hold the lock of `wakehub up`: `listen` and `send` take it for running, and start none in the background.
+
+    For tests of what happens while neither hub nor publisher runs; release it before a real `up` is to run.
+    """
+    return Lock.acquire(paths.lock("up"), what="a test that stands in for wakehub up")
 
 
 class Daemon:

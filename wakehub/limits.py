@@ -195,6 +195,14 @@ RESTART_RESET_AFTER_SECONDS: Final = 30
 READY_POLL_MS: Final = 50
 STOP_GRACE_MS: Final = DRAIN_MS + TEARDOWN_FLUSH_MS
 
+# --- ours: hub and publisher in the background ---
+BACKGROUND_START_SECONDS: Final = 10
+BACKGROUND_AGAIN_SECONDS: Final = 2
+BACKGROUND_IDLE_SECONDS: Final = 900
+BACKGROUND_CHECK_SECONDS: Final = 15
+BACKGROUND_PROBE_MS: Final = 500
+MAX_LOG_BYTES: Final = 1024 * 1024
+
 # --- ours: looking at a running hub ---
 CHECK_DEADLINE_MS: Final = 2_000
 CHECK_RETRY_MS: Final = 20

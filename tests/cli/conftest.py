@@ -27,12 +27,19 @@ class Result:
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A WAKEHUB_HOME that does not exist yet, and no other word about where things lie."""
+    """A WAKEHUB_HOME that does not exist yet, and no other word about where things lie.
+
+    A unit of systemd is installed for it, so that `listen` and `send` leave it to that to start hub and publisher.
+    """
     for name in list(os.environ):
         if name.startswith(("WAKEHUB_", "XDG_")) or name.endswith("_DIRECTORY"):
             monkeypatch.delenv(name)
     base = Path(tempfile.mkdtemp(prefix="wc", dir="/tmp"))
     monkeypatch.setenv("WAKEHUB_HOME", str(base / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(base / "config"))
+    units = base / "config" / "systemd" / "user"
+    units.mkdir(parents=True)
+    (units / "wakehub.service").write_text(f"[Service]\nEnvironment=CONFIGURATION_DIRECTORY={base / 'home'}\n")
     monkeypatch.chdir(base)
     umask = os.umask(0o022)
     yield base / "home"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from daemon_process import stand_in_for_up
 from scripted_publisher import answer, publisher
 
 from wakehub import config
@@ -30,6 +31,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.config = config.load({"WAKEHUB_HOME": str(directory)})
         ensure_home(self.config)
+        self.stand_in = stand_in_for_up(self.config.paths)
         self.inbox = SqliteInbox.open(self.config.paths.record)
         self.told: list[Receipt] = []
         self.bob = ensure_agent(self.config, "bob")
@@ -72,6 +74,7 @@ def world(run_directory: Path) -> Iterator[World]:
     made = World(run_directory)
     yield made
     made.inbox.close()
+    made.stand_in.release()
 
 
 def test_the_row_is_stored_as_it_is_and_signed(world: World) -> None:

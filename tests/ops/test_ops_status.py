@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_process import Daemon, until
+from daemon_process import Daemon, stand_in_for_up, until
 
 from wakehub import config as configuration
 from wakehub.cli import run
@@ -297,7 +297,8 @@ def test_agents_send_status_and_why_never_disagree_about_who_is_there(
     """F85, F2."""
     ensure_agent(config, "acme/bob")
     bring_about(config, inbox)
-    sent = send(config, SendRequest(name, b"hello", "carol"))
+    with stand_in_for_up(config.paths):
+        sent = send(config, SendRequest(name, b"hello", "carol"))
     notes = [receipt.detail for receipt in sent.receipts if receipt.state is State.NOTE]
     nobody = [note for note in notes if note.startswith(f"nobody is listening for {name} ")]
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from daemon_process import stand_in_for_up
+
 from wakehub import config
 from wakehub.client.home import AgentKey, ensure_agent, ensure_home
 from wakehub.inbox.clock import Now
@@ -87,7 +89,10 @@ def until(holds: Callable[[], Any], what: str) -> Any:
 
 
 class World:
-    """One instance under a short path; `inbox` is the record as another process sees it."""
+    """One instance under a short path; `inbox` is the record as another process sees it.
+
+    `stand_in` keeps `listen` from starting hub and publisher; release it before a real `up` is to run.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -96,6 +101,7 @@ class World:
         } | {"WAKEHUB_HOME": str(directory)}
         self.config = config.load(self.environ)
         ensure_home(self.config)
+        self.stand_in = stand_in_for_up(self.config.paths)
         self.inbox = SqliteInbox.open(self.config.paths.record)
         self._agents: dict[str, AgentKey] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -131,9 +137,13 @@ class World:
 
     def listen(self, *arguments: str, command: Sequence[str] = (), **popen: Any) -> subprocess.Popen[bytes]:
         """`wakehub listen` as a process of its own; without other orders it writes to pipes."""
+        return self.start("listen", *arguments, command=command, **popen)
+
+    def start(self, *arguments: str, command: Sequence[str] = (), **popen: Any) -> subprocess.Popen[bytes]:
+        """A `wakehub` command as a process; `command` stands before it."""
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         options["env"] = self.environ | popen.pop("environ", {})
-        line = [*command, sys.executable, "-m", "wakehub", "listen", *arguments]
+        line = [*command, sys.executable, "-m", "wakehub", *arguments]
         process = subprocess.Popen(line, **(options | popen))
         self._processes.append(process)
         return process
@@ -147,6 +157,7 @@ class World:
                 if stream is not None:
                     stream.close()
         self.inbox.close()
+        self.stand_in.release()
 
 
 def read_block(process: subprocess.Popen[bytes]) -> str:

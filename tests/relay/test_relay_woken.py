@@ -21,6 +21,7 @@ class Tree:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        self.world.stand_in.release()
         with open(self.world.directory / "up.out", "ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "wakehub", "up"],

@@ -6,15 +6,16 @@ is the message; the poke only makes its recipient look sooner, so whatever becom
 
 import contextlib
 import hashlib
+import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from wakehub.client import background, spool
 from wakehub.client import names as own_names
-from wakehub.client import spool
 from wakehub.client.credentials import obtain
 from wakehub.client.home import AgentKey, ensure_home
 from wakehub.client.poke import Answer, Missing, poke
@@ -76,10 +77,10 @@ def send(
 ) -> Sent:
     """Store the message, have it hinted, and wait for the state that was asked for; each receipt goes to `tell`.
 
-    Blocks for about 2.5 s at most without `wait`. ``Sent.exit`` is 0, 4 when the awaited state was not reached, or 5
-    when the record cannot be written from here and the message was left in a spool instead. Raises `NoRecipient` (67:
-    closed, mistyped, nobody in the namespace), `BadData` (65), `LoopGuard` (69), and what home, identity and record
-    raise; nothing is stored then.
+    Blocks for about 2.5 s at most without `wait`, and 10 s more when it is the one that starts hub and publisher
+    (`background`). ``Sent.exit`` is 0, 4 when the awaited state was not reached, or 5 when the record cannot be written
+    from here and the message was left in a spool instead. Raises `NoRecipient` (67: closed, mistyped, nobody in the
+    namespace), `BadData` (65), `LoopGuard` (69), and what home, identity and record raise; nothing is stored then.
     """
     receipts = _Receipts(tell)
     own = own_names.choose(request.sender, environ)
@@ -101,7 +102,7 @@ def send(
             spooled = _spool(config, request, own.name, agent, receipts, denied)
             return _sent(own.name, spooled, request, receipts, Exit.SPOOLED)
         _tell_stored(rows, inbox, receipts)
-        _hint(config, request, rows, receipts)
+        _hint(config, request, rows, receipts, environ)
         reached = request.wait is None or _Wait(request.wait, rows, inbox, receipts).run(request.timeout_s)
     return _sent(own.name, rows, request, receipts, Exit.DONE if reached else Exit.NOT_REACHED)
 
@@ -252,17 +253,30 @@ def _span(seconds: int) -> str:
 # --- hinting ---
 
 
-def _hint(config: Config, request: SendRequest, rows: Sequence[Row], receipts: _Receipts) -> None:
+def _hint(
+    config: Config, request: SendRequest, rows: Sequence[Row], receipts: _Receipts, environ: Mapping[str, str]
+) -> None:
     if request.row_class == "fyi":
         receipts.note(f"fyi wakes nobody; {_BACKSTOP}")
         return
-    socket = config.paths.publish_socket
-    for row_id, outcome in poke(socket, [row.id for row in rows]):
+    for row_id, outcome in _poked(config, [row.id for row in rows], receipts, environ):
         if isinstance(outcome, Answer):
             receipts.say(*_answered(outcome))
         else:
-            allow = f"; allow it Unix socket {visible(str(socket))}" if outcome is Missing.DENIED else ""
+            socket = visible(str(config.paths.publish_socket))
+            allow = f"; allow it Unix socket {socket}" if outcome is Missing.DENIED else ""
             receipts.say(State.NOT_HINTED, row_id, f"{outcome.value}{allow}; {_BACKSTOP}")
+
+
+def _poked(
+    config: Config, ids: Sequence[str], receipts: _Receipts, environ: Mapping[str, str]
+) -> Iterator[tuple[str, Answer | Missing]]:
+    """What the publisher answers for each row; when there is none, one is started if that is for us to do."""
+    outcomes = poke(config.paths.publish_socket, ids)
+    first = next(outcomes)
+    if first[1] is Missing.ABSENT and background.start(config, receipts.note, environ):
+        return poke(config.paths.publish_socket, ids)
+    return itertools.chain([first], outcomes)
 
 
 def _answered(answer: Answer) -> tuple[State, str, str]:

@@ -5,6 +5,9 @@ Rules. One `up` per state directory (`up.lock`). A child that ends is started ag
 path or a wrong setting does not go away by itself: the rest is stopped and `up` ends with that status. SIGTERM or
 SIGINT stops the tree: the children get SIGTERM and as long as a drain may take; a second signal kills them.
 
+Started in the background by a command that found nothing running (`client.background`), it ends 15 min after the last
+lease did, and when its directories are taken away: nobody watches it, so it must not stay for nothing.
+
 Each child has a session of its own, so that Ctrl-C in a terminal reaches `up` alone and a child sees one signal,
 not two (its second one would cut its drain short). Children never outlive `up`, not even its kill -9: each holds a
 tether, described at `processes.hold_tether`.
@@ -15,17 +18,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from wakehub.client.background import is_background
 from wakehub.client.home import ensure_home
 from wakehub.config import Config
-from wakehub.errors import Exit
+from wakehub.errors import Exit, WakehubError
 from wakehub.files import Lock, check_socket_directory
+from wakehub.inbox.clock import Now
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import NoRecord
 from wakehub.limits import (
+    BACKGROUND_CHECK_SECONDS,
+    BACKGROUND_IDLE_SECONDS,
     POKE_DEADLINE_MS,
     READY_POLL_MS,
     RESTART_CAP_MS,
@@ -51,8 +61,33 @@ def run_up(config: Config, *, commands: Mapping[str, Sequence[str]] | None = Non
         check_socket_directory(directory)
     for line in ensure_home(config):
         say(line)
-    with Lock.acquire(config.paths.lock("up"), what="wakehub up"), hand_down_tether() as tether:
-        return trio.run(Tree(commands or child_commands(config), tether).run, config)
+    with Lock.acquire(config.paths.lock("up"), what="wakehub up") as lock, hand_down_tether() as tether:
+        tree = Tree(commands or child_commands(config), tether)
+        until = partial(until_needless, config, lock) if is_background(config.paths) else None
+        return trio.run(tree.run, config, until)
+
+
+async def until_needless(config: Config, lock: Lock) -> str:
+    """Return, with the reason, once a tree that nobody watches is of no use any more; `lock` is its own."""
+    needed = trio.current_time()
+    while trio.current_time() - needed < BACKGROUND_IDLE_SECONDS:
+        if not lock.is_in_place():
+            return "its state directory was removed or replaced"
+        if is_anyone_listening(config):
+            needed = trio.current_time()
+        await trio.sleep(BACKGROUND_CHECK_SECONDS)
+    return f"nobody has listened for {BACKGROUND_IDLE_SECONDS // 60} min"
+
+
+def is_anyone_listening(config: Config) -> bool:
+    """Whether any process holds a name; what cannot be told counts as yes."""
+    try:
+        with SqliteInbox.open(config.paths.record, create=False) as inbox:
+            return bool(inbox.leases.live(Now.read()))
+    except NoRecord:
+        return False
+    except WakehubError:
+        return True
 
 
 def child_commands(config: Config) -> dict[str, list[str]]:
@@ -98,11 +133,16 @@ class Tree:
         self._stop = trio.CancelScope()
         self._status: int = Exit.DONE
 
-    async def run(self, config: Config) -> int:
-        """Run the children of the instance `config` until a signal or a final status; returns the exit status."""
+    async def run(self, config: Config, until: Callable[[], Awaitable[str]] | None = None) -> int:
+        """Run the children of the instance `config` until a signal or a final status; returns the exit status.
+
+        When `until` returns, the tree ends for the reason it gave.
+        """
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as around:
                 around.start_soon(self._heed, signals)
+                if until is not None:
+                    around.start_soon(self._end_after, until)
                 with self._stop:
                     async with trio.open_nursery() as children:
                         for name, command in self._commands.items():
@@ -120,6 +160,10 @@ class Tree:
             else:
                 self._say(f"up: {signal.Signals(number).name}, stopping")
                 self._stop.cancel()
+
+    async def _end_after(self, until: Callable[[], Awaitable[str]]) -> None:
+        self._say(f"up: {await until()}, stopping")
+        self._stop.cancel()
 
     async def _keep(self, name: str, command: Sequence[str]) -> None:
         delay_ms = RESTART_FIRST_MS

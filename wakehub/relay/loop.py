@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from wakehub.client import background
 from wakehub.client import names as own_names
 from wakehub.client.credentials import Credentials, obtain
 from wakehub.client.home import ensure_home
@@ -24,7 +25,7 @@ from wakehub.processes import ProcessId
 from wakehub.relay.backends import Backend, OutputGone
 from wakehub.relay.backends.choice import make
 from wakehub.relay.backends.stdout import Output
-from wakehub.relay.endings import endings
+from wakehub.relay.endings import Endings, endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.listener import Assignment, Listener
 from wakehub.relay.notices import clock, tell
@@ -104,11 +105,26 @@ async def _work(
         lease = _acquire(inbox, names, options, environ)
         try:
             _say_mode(names, options, backend)
+            if not options.once or options.wait_s:  # a look that does not wait needs nobody to wake it
+                await _see_to_daemons(config, ends, environ)
             assignment = Assignment(options, names.held, config, credentials, is_new)
             return await Listener(assignment, inbox, lease, backend, Keyring(config.paths)).run(ends)
         finally:
             with suppress(RecordBusy, NotStored):  # then it ends with this process
                 inbox.leases.release(lease.token, Now.read())
+
+
+async def _see_to_daemons(config: Config, ends: Endings, environ: Mapping[str, str]) -> None:
+    """Start hub and publisher if nothing runs and it is for us to do; a signal is heeded meanwhile."""
+    async with trio.open_nursery() as nursery:
+
+        async def give_up() -> None:
+            await ends.signalled()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up)
+        await trio.to_thread.run_sync(background.start, config, tell, environ, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
 
 
 def choose_names(options: ListenOptions, environ: Mapping[str, str]) -> Names:

@@ -1,0 +1,272 @@
+"""Hub and publisher in the background, started by the first `listen` or `send` that finds nothing running.
+
+A newcomer needs no third terminal (receive.md §6; formats.md, Detached start). Nothing is configured for it. What is
+found decides, and whatever is in doubt means no: somebody else's daemons must not be doubled, a sandbox must not found
+a world of its own, and where a service manager is in charge, starting is its business.
+
+    no lock of hub, publisher or up has a live holder, and nobody serves their sockets (EPERM and EACCES: unknown)
+    no unit of wakehub is installed for this instance
+    this process is in the pid namespace in which the instance was made, or `up` last ran
+    the owner key can be used, and the reduced environment leads to the very same instance
+
+What is started is `wakehub up`, in a session of its own and nobody's child, with its output in ``state/up.log``; by
+that `up` knows that it was started this way, and ends 15 min after the last listener left. Of several first commands
+the flock on that file, which `up` keeps, lets one start it; the others wait for it.
+"""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from wakehub import config as configuration
+from wakehub import files, paths
+from wakehub.config import Config
+from wakehub.errors import WakehubError
+from wakehub.files import live_holder, read_holder
+from wakehub.identity.enrolment import load_owner
+from wakehub.limits import (
+    BACKGROUND_AGAIN_SECONDS,
+    BACKGROUND_IDLE_SECONDS,
+    BACKGROUND_PROBE_MS,
+    BACKGROUND_START_SECONDS,
+    MAX_LOG_BYTES,
+    READY_POLL_MS,
+)
+from wakehub.paths import Paths
+from wakehub.processes import pid_namespace, start_time
+from wakehub.visible import visible
+
+_LOCKS: Final = ("up", "hub", "publish")
+_KEPT: Final = ("HOME", "PATH", "LANG")
+_EMPTY_POKE: Final = b'{"v":1,"ids":[]}\n'
+_STDOUT: Final = 1
+_MAX_UNIT_BYTES: Final = 64 * 1024
+# The second fork. A session's leader could get a terminal by opening one; its child cannot, and has no parent of ours.
+_FORK: Final = """
+import os, sys
+log = int(sys.argv[1])
+pid = os.fork()
+if pid:
+    os.write(1, b"%d" % pid)
+    os._exit(0)
+os.dup2(log, 1)
+os.dup2(log, 2)
+os.close(log)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def start(config: Config, tell: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> bool:
+    """Start `wakehub up` in the background if that is for us to do; True once hub and publisher answer.
+
+    `tell` gets a line that says so, and how to stop it. Blocks until they answer, at most some 10 s, and raises
+    nothing: without them messages are stored and found all the same.
+    """
+    if _was_started(config.paths):
+        return _comes_up(config, None, BACKGROUND_AGAIN_SECONDS)
+    if not _may_start(config, environ):
+        return False
+    try:
+        pid = _spawn(config, environ)
+    except (OSError, ValueError, subprocess.SubprocessError, WakehubError) as error:
+        tell(f"hub and publisher do not run and cannot be started in the background: {visible(str(error))}")
+        return False
+    if not _comes_up(config, pid, BACKGROUND_START_SECONDS):
+        tell(f"`wakehub up` was started in the background and does not come up; see {_shown(config.paths.log)}")
+        return False
+    if (up := live_holder(config.paths.lock("up"))) is not None and up.pid == pid:
+        tell(
+            f"started `wakehub up` in the background: pid {pid}, log {_shown(config.paths.log)}; it ends "
+            f"{BACKGROUND_IDLE_SECONDS // 60} min after the last listener left; to stop it now: kill {pid}"
+        )
+    return True
+
+
+def is_background(where: Paths) -> bool:
+    """Whether this process is the `wakehub up` that `start` started for the instance at `where`: it writes there."""
+    try:
+        return os.path.samestat(os.fstat(_STDOUT), os.stat(where.log, follow_symlinks=False))
+    except OSError:
+        return False
+
+
+# --- whether ---
+
+
+def _was_started(where: Paths) -> bool:
+    """Whether a `wakehub up` of the background runs already, and may just not be ready."""
+    if live_holder(where.lock("up")) is None or not where.log.exists():
+        return False
+    try:
+        with files.appendable(where.log, wait=False):
+            return False
+    except (BlockingIOError, WakehubError) as error:
+        return isinstance(error, BlockingIOError)
+
+
+def _may_start(config: Config, environ: Mapping[str, str]) -> bool:
+    return (
+        not any(live_holder(config.paths.lock(name)) for name in _LOCKS)
+        and all(_is_served_by_nobody(path) for path in (config.paths.publish_socket, config.hub_socket))
+        and _is_namespace_of_instance(config.paths)
+        and installed_unit(config.paths, environ) is None
+        and _may_sign(config.paths)
+        and _leads_here(config, environ)
+    )
+
+
+def _is_served_by_nobody(path: Path) -> bool:
+    """Whether that is certain: not when the socket is hidden from us, or its process is slow."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(BACKGROUND_PROBE_MS / 1000)
+        try:
+            sock.connect(os.fspath(path))
+        except OSError as error:
+            return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
+    return False
+
+
+def _is_namespace_of_instance(where: Paths) -> bool:
+    """In a container's or sandbox's own pid namespace, leases of the world outside could not be judged."""
+    own = pid_namespace()
+    if not own:
+        return sys.platform != "linux"
+    holders = (read_holder(where.lock(name)) for name in ("init", "up"))
+    return any(holder is not None and holder.namespace == own for holder in holders)
+
+
+def _may_sign(where: Paths) -> bool:
+    """Whether a publisher could do its work here."""
+    try:
+        load_owner(where)
+    except (WakehubError, OSError):
+        return False
+    return True
+
+
+def _leads_here(config: Config, environ: Mapping[str, str]) -> bool:
+    try:
+        there = configuration.load(_environment(config, environ))
+    except (WakehubError, OSError):
+        return False
+    return replace(there.paths, state=config.paths.state) == config.paths
+
+
+def installed_unit(where: Paths, environ: Mapping[str, str]) -> Path | None:
+    """The file of a systemd unit or launchd job that runs the instance at `where`; None when none is installed.
+
+    One that names no directory runs the default instance, and one that names the directories of `where` runs that.
+    """
+    is_default = _is_default(where, environ)
+    for file in _units(environ):
+        if is_default or _names(file, where, environ):
+            return file
+    return None
+
+
+def _units(environ: Mapping[str, str]) -> Iterator[Path]:
+    home = Path(environ.get("HOME") or "/")
+    systemd = [
+        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "systemd/user",
+        Path(environ.get("XDG_DATA_HOME") or home / ".local/share") / "systemd/user",
+        *(Path(place) / kind for place in ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
+          for kind in ("user", "system")),
+    ]  # fmt: skip
+    launchd = [home / "Library/LaunchAgents", Path("/Library/LaunchAgents"), Path("/Library/LaunchDaemons")]
+    for places, pattern in ((systemd, "wakehub*.service"), (launchd, "*wakehub*.plist")):
+        for place in places:
+            yield from sorted(place.glob(pattern))
+
+
+def _is_default(where: Paths, environ: Mapping[str, str]) -> bool:
+    chosen = ("WAKEHUB_HOME", "CONFIGURATION_DIRECTORY")
+    plain = {name: value for name, value in environ.items() if name not in chosen}
+    try:
+        return paths.config_file(plain) == where.config_file
+    except WakehubError:
+        return False
+
+
+def _names(unit: Path, where: Paths, environ: Mapping[str, str]) -> bool:
+    """Whether a unit, or a file that adds to it, names a directory of the instance."""
+    home = environ.get("HOME", "")
+    for file in (unit, *unit.with_name(f"{unit.name}.d").glob("*.conf")):
+        try:
+            with file.open("rb") as opened:
+                text = os.fsdecode(opened.read(_MAX_UNIT_BYTES))
+        except OSError:
+            continue
+        for short in ("%h", "$HOME"):
+            text = text.replace(short, home)
+        if any(str(directory) in text for directory in (where.config_file.parent, where.state)):
+            return True
+    return False
+
+
+# --- how ---
+
+
+def _environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the background process gets: WAKEHUB_HOME leads to ``config.toml``, which names the directories."""
+    kept = {name: environ[name] for name in _KEPT if name in environ}
+    return kept | {"WAKEHUB_HOME": str(config.paths.config_file.parent)}
+
+
+def _spawn(config: Config, environ: Mapping[str, str]) -> int | None:
+    """The pid of the `wakehub up` that was started; None when another process is just starting it."""
+    where = ["--state-dir", str(config.paths.state), "--hub-id", config.hub_id, "--socket", str(config.hub_socket)]
+    command = [sys.executable, "-P", "-m", "wakehub", "up", *where]
+    try:
+        with files.appendable(config.paths.log, wait=False) as log:
+            if os.fstat(log).st_size > MAX_LOG_BYTES:
+                os.ftruncate(log, 0)
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", "-c", _FORK, str(log), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(log,),
+                cwd="/",
+                env=_environment(config, environ),
+                start_new_session=True,
+                timeout=BACKGROUND_START_SECONDS,
+                check=True,
+            )
+            return int(done.stdout)
+    except BlockingIOError:
+        return None
+
+
+def _comes_up(config: Config, pid: int | None, patience_s: float) -> bool:
+    """Wait until hub and publisher answer; False when time is over, or when process `pid` ended and no `up` runs."""
+    deadline = time.monotonic() + patience_s
+    while not (_answers(config.hub_socket) and _answers(config.paths.publish_socket, _EMPTY_POKE)):
+        has_ended = pid is not None and start_time(pid) is None and live_holder(config.paths.lock("up")) is None
+        if has_ended or time.monotonic() >= deadline:
+            return False
+        time.sleep(READY_POLL_MS / 1000)
+    return True
+
+
+def _answers(path: Path, question: bytes = b"") -> bool:
+    """Whether something at `path` answers: the hub's challenge unasked, the publisher's close when asked."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(BACKGROUND_PROBE_MS / 1000)
+        try:
+            sock.connect(os.fspath(path))
+            sock.sendall(question)
+            answer = sock.recv(1)
+        except OSError:
+            return False
+    return not answer if question else bool(answer)
+
+
+def _shown(path: Path) -> str:
+    return visible(str(path))
