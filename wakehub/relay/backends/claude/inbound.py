@@ -92,7 +92,7 @@ def _bypasses(words: list[str], settings: list[dict[str, Any]]) -> bool:
 
 def _values(words: list[str], flag: str) -> Iterator[str]:
     """What a command line gives a flag, in either way of writing it."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         if word == flag:
             yield following
         elif word.startswith(f"{flag}="):
