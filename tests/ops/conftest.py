@@ -20,6 +20,14 @@ def short() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.fixture(autouse=True)
+def no_sessions(short: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where Claude Code would have its sessions: those of the person who runs the tests are no part of them."""
+    directory = short / "claude"
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(directory))
+    return directory
+
+
 @pytest.fixture
 def serve(short: Path) -> Iterator[Serve]:
     """Serve one connection on a Unix socket with the given function; gives the socket's path."""

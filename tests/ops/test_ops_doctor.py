@@ -506,6 +506,18 @@ def test_rows_under_a_namespace_that_is_held(config: Config, inbox: SqliteInbox)
     assert "acme/ops" in line(config, "overdue").detail
 
 
+def test_a_session_that_is_set_to_hold_messages_is_worth_a_look(config: Config, no_sessions: Path) -> None:
+    (no_sessions / "sessions").mkdir(parents=True)
+    record = {"pid": os.getpid(), "sessionId": "s", "name": "review", "messagingSocketPath": "/s"}
+    (no_sessions / "sessions" / f"{os.getpid()}.json").write_text(json.dumps(record))
+    assert line(config, "overdue").mark == "ok"
+    (no_sessions / "settings.json").write_text('{"crossSessionInbound": "hold"}')
+    found = line(config, "overdue")
+    assert (found.mark, found.basis) == ("warning", "configured")
+    assert f"session review (pid {os.getpid()}) is set to hold messages" in found.detail
+    assert '"crossSessionInbound": "accept"' in found.remedy
+
+
 def dead_process() -> ProcessId:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = ProcessId(child.pid, start_time(child.pid) or "", boot_id(), pid_namespace())

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 from wakehub import __version__, files
 from wakehub.client import diagnosis
 from wakehub.config import Config
-from wakehub.errors import Exit, Unavailable, WakehubError
+from wakehub.errors import Exit, Unavailable, Unsafe, WakehubError
 from wakehub.identity import enrolment, keys
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
 from wakehub.identity.audit import AuditLog
@@ -46,6 +46,7 @@ from wakehub.ops import health, posture, round_trip
 from wakehub.ops.round_trip import Trip
 from wakehub.ops.supervisor import supervisor_of
 from wakehub.processes import open_files
+from wakehub.relay.backends.claude import directory, inbound
 from wakehub.relay.render import age
 from wakehub.server.listener import connection_ceiling
 from wakehub.visible import visible
@@ -422,7 +423,7 @@ def _temporary(directory: Path, now_s: float) -> list[Path]:
 
 
 def _overdue(case: _Case) -> Line:
-    """Rows that a live listener should have taken long ago (fault F9)."""
+    """Rows that a live listener should have taken long ago (fault F9), and sessions that are set to let them wait."""
     late: list[tuple[BoxCount, int, int]] = []
     with case.record() as inbox:
         for box in inbox.boxes_with_unread():
@@ -434,11 +435,25 @@ def _overdue(case: _Case) -> Line:
             if case.now.ms - since_ms > OVERDUE_SECONDS * 1000:
                 late.append((box, lease.process.pid, since_ms))
     if not late:
-        return Line("overdue", "ok", f"no message waits {OVERDUE_SECONDS // 60} min for a listener that is there")
+        return _held_back() or Line(
+            "overdue", "ok", f"no message waits {OVERDUE_SECONDS // 60} min for a listener that is there"
+        )
     box, pid, since_ms = late[0]
     detail = f"{box.unread} unread for {box.name} for {case.ago(since_ms)}, although pid {pid} listens"
     remedy = f"see whether pid {pid} and its reader hang, and restart it"
     return Line("overdue", "critical", _and_more(detail, late), remedy)
+
+
+def _held_back() -> Line | None:
+    """A Claude Code session whose settings keep messages from it; None when there is none (receive.md §4, 8)."""
+    try:
+        _, found = inbound.look(directory(os.environ))
+    except Unsafe as error:
+        return Line("overdue", "warning", f"{error.what}: {error.why}", error.remedy)
+    if not found:
+        return None
+    more = f"; {len(found) - 1} more such sessions" if len(found) > 1 else ""
+    return Line("overdue", "warning", f"{found[0].detail}{more}", found[0].remedy, "configured")
 
 
 def _unheard(case: _Case) -> Line:
