@@ -2,6 +2,8 @@
 
 import json
 
+from daemon_process import until
+
 from wakehub.errors import Exit
 from wakehub.ops import health, posture
 
@@ -38,7 +40,8 @@ def test_posture_of_nothing(wakehub, home):
 
 def test_posture_of_a_running_instance(process, up, wakehub):
     assert process("--posture", "--require-admits").status == Exit.NOTHING
-    process("listen", "--as", "alice", "--once")  # returns once the allowlist shows the new name
+    process("listen", "--as", "alice", "--once")
+    until(lambda: process("--posture", "--require-admits").status == Exit.DONE, "the allowlist shows the new name")
     found = process("--posture", "--require-admits", "--json")
     assert found.status == 0
     keys = json.loads(found.out)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -16,9 +17,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from wakehub.client.home import ensure_home
 from wakehub.client.poke import Answer, poke
 from wakehub.config import Config
-from wakehub.limits import RESTART_RESET_AFTER_SECONDS
-from wakehub.ops.supervise import Tree, child_commands, hand_down_tether
+from wakehub.files import Lock
+from wakehub.inbox.clock import Now
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import Lease
+from wakehub.limits import BACKGROUND_CHECK_SECONDS, BACKGROUND_IDLE_SECONDS, RESTART_RESET_AFTER_SECONDS
+from wakehub.ops.supervise import Tree, child_commands, hand_down_tether, is_anyone_listening, until_needless
 from wakehub.paths import Paths
+from wakehub.processes import ProcessId
 
 
 @pytest.fixture
@@ -251,3 +257,80 @@ async def test_every_other_end_is_followed_by_another_start(config: Config, stat
             nursery.start_soon(watched.tree.run, config)
             await watched.says(f"child: ended (status {status}); starting it again")
             nursery.cancel_scope.cancel()
+
+
+# --- in the background: it ends by itself ---
+
+
+def hold(config: Config) -> tuple[SqliteInbox, Lease]:
+    inbox = SqliteInbox.open(config.paths.record)
+    lease = inbox.leases.acquire(["alice"], ProcessId.own(), "alice", Now.read())
+    assert isinstance(lease, Lease)
+    return inbox, lease
+
+
+@pytest.fixture
+def lock(config: Config) -> Iterator[Lock]:
+    ensure_home(config)
+    with Lock.acquire(config.paths.lock("up"), what="a test") as held:
+        yield held
+
+
+async def test_a_tree_that_nobody_needs_ends_after_15_minutes(
+    config: Config, lock: Lock, autojump_clock: MockClock
+) -> None:
+    assert await until_needless(config, lock) == "nobody has listened for 15 min"
+    assert BACKGROUND_IDLE_SECONDS <= trio.current_time() <= BACKGROUND_IDLE_SECONDS + BACKGROUND_CHECK_SECONDS
+
+
+async def test_the_15_minutes_begin_when_the_last_listener_left(
+    config: Config, lock: Lock, mock_clock: MockClock
+) -> None:
+    inbox, lease = hold(config)
+    with inbox:
+        async with trio.open_nursery() as nursery:
+            ended = trio.Event()
+
+            async def wait() -> None:
+                await until_needless(config, lock)
+                ended.set()
+
+            async def pass_by(seconds: float) -> None:
+                mock_clock.jump(seconds)
+                await wait_all_tasks_blocked()
+
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            for _ in range(3):
+                await pass_by(BACKGROUND_IDLE_SECONDS - 1)
+                assert not ended.is_set()
+            inbox.leases.release(lease.token, Now.read())
+            await pass_by(BACKGROUND_IDLE_SECONDS - 1)
+            assert not ended.is_set()
+            await pass_by(BACKGROUND_CHECK_SECONDS)
+            await ended.wait()
+
+
+async def test_a_tree_whose_directory_was_taken_away_ends(
+    config: Config, lock: Lock, autojump_clock: MockClock
+) -> None:
+    shutil.rmtree(config.paths.state)
+    assert await until_needless(config, lock) == "its state directory was removed or replaced"
+    assert trio.current_time() == 0
+
+
+def test_a_record_that_cannot_be_read_may_have_listeners(config: Config) -> None:
+    ensure_home(config)
+    assert not is_anyone_listening(config)
+    config.paths.record.write_bytes(b"not a database")
+    assert is_anyone_listening(config)
+
+
+async def test_the_tree_ends_with_0_and_says_why(config: Config) -> None:
+    async def needless() -> str:
+        return "the test is over"
+
+    with hand_down_tether() as tether:
+        watched = Watched([sys.executable, "-c", "import time; time.sleep(60)"], tether)
+        assert await watched.tree.run(config, needless) == 0
+    await watched.says("up: the test is over, stopping")

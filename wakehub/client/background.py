@@ -123,14 +123,18 @@ def _may_start(config: Config, environ: Mapping[str, str]) -> bool:
 
 
 def _is_served_by_nobody(path: Path) -> bool:
-    """Whether that is certain: not when the socket is hidden from us, or its process is slow."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(BACKGROUND_PROBE_MS / 1000)
         try:
             sock.connect(os.fspath(path))
         except OSError as error:
-            return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
+            return _proves_absence(error)
     return False
+
+
+def _proves_absence(error: OSError) -> bool:
+    """Whether a connection failed because nobody is there; not when it is hidden from us, or its process is slow."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
 
 
 def _is_namespace_of_instance(where: Paths) -> bool:
