@@ -11,9 +11,10 @@ from trio.testing import MockClock
 
 from wakehub import files
 from wakehub.cli import run
+from wakehub.client import claude_sessions as sessions
 from wakehub.errors import BadData, Unavailable
 from wakehub.relay.backends import HandedOff
-from wakehub.relay.backends.claude import claims, sessions
+from wakehub.relay.backends.claude import claims
 from wakehub.relay.backends.claude.deliver import Sessions
 from wakehub.relay.message import Message
 from wakehub.relay.options import ToClaude

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from relay_world import until
 
+from wakehub.client.claude_sessions import Session
 from wakehub.processes import arguments
 from wakehub.relay.backends.claude.inbound import findings, look
-from wakehub.relay.backends.claude.sessions import Session
 
 
 class Place:

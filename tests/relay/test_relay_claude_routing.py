@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from wakehub.client.claude_sessions import Session
 from wakehub.relay.backends.claude.routing import Bond, Router, after_workspace, newest
-from wakehub.relay.backends.claude.sessions import Session
 from wakehub.relay.options import ToClaude
 
 

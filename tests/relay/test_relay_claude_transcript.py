@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from relay_world import message
 
-from wakehub.relay.backends.claude.sessions import Session
+from wakehub.client.claude_sessions import Session
 from wakehub.relay.backends.claude.transcript import Look, proves
 from wakehub.relay.render import render
 

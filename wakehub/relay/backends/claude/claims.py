@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from wakehub import files
+from wakehub.client import claude_sessions as sessions
+from wakehub.client.claude_sessions import Session
 from wakehub.errors import Unavailable, Unsafe
 from wakehub.identity import strict_json
 from wakehub.identity.enrolment import check_address, check_namespace
 from wakehub.limits import MAX_SESSION_FILE_BYTES
 from wakehub.paths import Paths
-from wakehub.relay.backends.claude import sessions
 from wakehub.relay.backends.claude.routing import SHARED, Bond
-from wakehub.relay.backends.claude.sessions import Session
 
 _VERSION: Final = 1
 _KEYS: Final = {"v", "pid", "started", "session_id"}

@@ -19,6 +19,8 @@ from typing import Final
 
 import trio
 
+from wakehub.client import claude_sessions as sessions
+from wakehub.client.claude_sessions import Session
 from wakehub.limits import (
     MAX_LOOKS,
     SESSION_DEADLINE_SECONDS,
@@ -30,10 +32,9 @@ from wakehub.limits import (
 )
 from wakehub.paths import Paths
 from wakehub.relay.backends import Backend, HandedOff, NotNow, Outcome, OutputGone
-from wakehub.relay.backends.claude import claims, directory, sessions
+from wakehub.relay.backends.claude import claims, directory
 from wakehub.relay.backends.claude.post import NotPosted, post
 from wakehub.relay.backends.claude.routing import Router
-from wakehub.relay.backends.claude.sessions import Session
 from wakehub.relay.backends.claude.transcript import Look
 from wakehub.relay.message import Message
 from wakehub.relay.options import ToClaude

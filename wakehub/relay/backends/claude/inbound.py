@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from wakehub import files
+from wakehub.client import claude_sessions as sessions
+from wakehub.client.claude_sessions import Session
 from wakehub.errors import Unsafe
 from wakehub.files import Stamp
 from wakehub.limits import MAX_SETTINGS_BYTES
 from wakehub.processes import arguments
-from wakehub.relay.backends.claude import sessions
-from wakehub.relay.backends.claude.sessions import Session
 from wakehub.visible import visible
 
 _KEY: Final = "crossSessionInbound"

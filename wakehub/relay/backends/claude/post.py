@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from wakehub.client.claude_sessions import Session, read_theirs
 from wakehub.identity import peercred
 from wakehub.limits import (
     MAX_SESSION_FILE_BYTES,
@@ -23,7 +24,6 @@ from wakehub.limits import (
     SESSION_LINGER_MS,
     SESSION_POST_MS,
 )
-from wakehub.relay.backends.claude.sessions import Session, read_theirs
 from wakehub.visible import visible
 
 _PRIORITY: Final = "next"

@@ -15,9 +15,9 @@ sessions answer to one name nobody is guessed at: the message waits until the na
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from wakehub.client.claude_sessions import Session
 from wakehub.identity.enrolment import name_from_directory
 from wakehub.inbox.leases import is_namespace
-from wakehub.relay.backends.claude.sessions import Session
 from wakehub.relay.message import workspace
 from wakehub.relay.options import ToClaude
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from wakehub.client.claude_sessions import Session
 from wakehub.limits import MAX_LOOK_BYTES
-from wakehub.relay.backends.claude.sessions import Session
 
 _NOT_PLAIN: Final = re.compile("[^A-Za-z0-9]")
 

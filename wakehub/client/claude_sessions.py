@@ -9,6 +9,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -55,6 +56,12 @@ class Session:
 
     def __str__(self) -> str:
         return f"session {visible(self.name) or 'without a name'} (pid {self.pid})"
+
+
+def directory(environ: Mapping[str, str]) -> Path:
+    """Where Claude Code keeps its sessions, transcripts and settings."""
+    given = environ.get("CLAUDE_CONFIG_DIR")
+    return Path(given) if given else Path(environ.get("HOME") or Path.home()) / ".claude"
 
 
 def scan(directory: Path) -> list[Session]:

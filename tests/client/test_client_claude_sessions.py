@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from wakehub.client import claude_sessions as sessions
+from wakehub.client.claude_sessions import directory
 from wakehub.errors import Unsafe
 from wakehub.limits import MAX_SESSION_FILE_BYTES
 from wakehub.processes import start_time
-from wakehub.relay.backends.claude import directory, sessions
 
 PID = os.getpid()
 
