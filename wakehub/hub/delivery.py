@@ -35,14 +35,14 @@ class Delivery:
         self.router = Router()
         self.known = KnownAgents(limits.known_agents)
         self.egress = Budget(limits.egress_bytes)
-        self.starved: dict[Session, None] = {}
-        """Sessions that are owed something and wait for the hub-wide budget, longest first."""
         self.dirty: list[Session] = []
         self.journal: list[Entry] = []
         self.counters = Counters()
         self._hub_id = hub_id
         self._limits = limits
         self._spare = limits.egress_reserve
+        # Sessions that are owed something and wait for the hub-wide budget, longest first; also some that do no more.
+        self._starved: dict[Session, None] = {}
 
     def new_queue(self) -> SendQueue:
         """An empty queue, charged to the hub-wide budget."""
@@ -140,18 +140,18 @@ class Delivery:
         recipient.owed = True
         if not recipient.queue:
             # Its own queue will not drain again to trigger the healing: the hub-wide budget has to.
-            self.starved[recipient] = None
+            self._starved[recipient] = None
 
     def _released(self, session: Session) -> None:
         if session.owed and not session.queue:
             self._heal(session)
-        while self.starved:
-            longest = next(iter(self.starved))
+        while self._starved:
+            longest = next(iter(self._starved))
             if longest.owed and not longest.queue:
                 self._heal(longest)
                 if longest.owed and not longest.queue:
                     return  # the space that came back is used up
-            self.starved.pop(longest, None)
+            self._starved.pop(longest, None)
 
     def _heal(self, session: Session) -> None:
         session.owed = False

@@ -283,7 +283,6 @@ class Hub:
         was_in_session = session.state is HubState.IN_SESSION
         session.state = HubState.CLOSED
         session.owed = False
-        self.delivery.starved.pop(session, None)
         for topic in list(session.topics):
             self._drop_topic(session, topic)
         if was_in_session:
