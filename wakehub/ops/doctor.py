@@ -127,7 +127,7 @@ def _looked(name: str, look: "Callable[[_Case], Line]", case: "_Case") -> Line:
         return look(case)
     except NoRecord as error:
         if look is _record:
-            return _critical(name, error)
+            return Line(name, "critical", error.what, "start the publisher, which makes it: wakehub up")
         return Line(name, "ok", "there is no record yet, so nothing to be found in it")
     except WakehubError as error:
         return _critical(name, error)
@@ -176,7 +176,7 @@ class _Case:
     @cached_property
     def admitted(self) -> Allowlist | Unusable:
         """What the allowlist says now; raises `OSError`, `WakehubError` when there is no key to judge it by."""
-        return AllowlistFile(self.config.allowlist, keys.load_public(self.config.owner_pub)).current(self.now_s, 0.0)
+        return AllowlistFile(self.config.allowlist, keys.load_public(self.config.owner_pub)).current(time.time(), 0.0)
 
     @contextmanager
     def record(self) -> Iterator[Inbox]:
@@ -342,7 +342,8 @@ def _admission(case: _Case) -> Line:
         detail = f"nobody is admitted: the allowlist is {admitted.label}: {admitted.detail}"
         return Line("admission", "critical", detail, "the publisher signs it: wakehub up, or wakehub publish")
     names = [name for name in admitted.agents if not is_reserved(name)]
-    signed = f"the allowlist, {(int(case.now_s * NS) - admitted.refreshed_at) // NS} s old, admits {len(names)} agents"
+    age_s = max(0, int(time.time()) - admitted.refreshed_at // NS)
+    signed = f"the allowlist, {age_s} s old, admits {len(names)} agents"
     detail = f"{len(chain.events)} lines of the registry proven; {signed}"
     if chain.torn:
         return Line("admission", "warning", f"{detail}; the last line was never finished", "enroll or revoke a name")
