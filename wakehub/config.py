@@ -163,7 +163,7 @@ def check_hub_id(hub_id: object) -> None:
     """Raise `Misconfigured` unless `hub_id` is 1..64 bytes of UTF-8 without control characters (awh1.md §6)."""
     if not isinstance(hub_id, str) or not 1 <= len(_utf8(hub_id)) <= MAX_HUB_ID_BYTES or not hub_id.isprintable():
         raise Misconfigured(
-            f"hub id {visible(str(hub_id))!r} cannot be used",
+            f"hub id '{visible(str(hub_id))}' cannot be used",
             why=f"it must be 1..{MAX_HUB_ID_BYTES} bytes of UTF-8 without control characters",
             remedy="choose another with --hub-id or [hub] id",
         )

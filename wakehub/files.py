@@ -82,7 +82,7 @@ def risk_above(directory: Path) -> str:
     unsafe, its mode decides (fault F54).
     """
     try:
-        found = os.lstat(directory)
+        found = os.stat(directory)  # a link's own mode says nothing
     except OSError:
         return ""
     mode = stat.S_IMODE(found.st_mode)

@@ -125,9 +125,9 @@ def test_a_key_that_is_none(wakehub, made):
     assert wakehub("revoke", "alice", "--key=short").status == Exit.USAGE
 
 
-def test_delegate_for_a_name_without_a_key(wakehub, made):
+def test_delegate_for_a_name_that_was_never_enrolled(wakehub, made):
     found = wakehub("delegate", "nobody")
-    assert found.status == Exit.PERMISSION
+    assert found.status == Exit.NO_RECIPIENT
     assert "wakehub enroll nobody" in found.err
 
 
@@ -151,6 +151,13 @@ def test_audit_verify(wakehub, made):
     assert (found["whole"], found["lines"], found["torn_bytes"]) == (True, 3, 0)
     assert [event["event"] for event in found["events"]] == ["init", "publisher", "enroll"]
     assert "3 lines" in wakehub("audit", "verify").out
+
+
+def test_an_emptied_audit_log_is_not_whole(wakehub, made):
+    (made / "state/audit.jsonl").write_bytes(b"")
+    found = wakehub("audit", "verify")
+    assert (found.status, found.out) == (Exit.FAILED, "")
+    assert "line 1" in found.err
 
 
 def test_audit_verify_names_the_first_broken_line(wakehub, made):

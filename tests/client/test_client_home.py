@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from wakehub import config as configuration
+from wakehub import files
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.config import Config
 from wakehub.errors import BadData, Misconfigured, Unsafe
@@ -83,11 +84,21 @@ def test_config_toml_names_the_directories_whatever_the_environment_says_later(h
 )
 def test_where_anything_is_nothing_is_made(config: Config, home: Path, there: str) -> None:
     path = home / there
-    path.parent.mkdir(mode=0o700, parents=True)
+    files.private_directory(path.parent)
     path.touch(0o600)
     before = tree(home)
     assert ensure_home(config) == []
     assert tree(home) == before
+
+
+@pytest.mark.parametrize("which", ["keys", "keys/agents", "state", "run"])
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_a_directory_that_is_open_to_others_is_refused(config: Config, home: Path, which: str, mode: int) -> None:
+    ensure_home(config)
+    (home / which).chmod(mode)
+    with pytest.raises(Unsafe) as refusal:
+        ensure_home(config)
+    assert refusal.value.remedy.startswith(f"chmod 700 {home / which}")
 
 
 def test_wakehub_init_completes_what_is_missing_and_changes_nothing_else(config: Config) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,15 +92,18 @@ def test_a_directory_of_somebody_else_is_refused_with_its_owner(
         files.private_directory(tmp_path)
 
 
+def telling(look: Callable[..., os.stat_result], directory: Path, uid: int) -> Callable[..., os.stat_result]:
+    def told(path: Any, **options: Any) -> os.stat_result:
+        found = look(path, **options)
+        return os.stat_result((*found[:4], uid, *found[5:])) if path == directory else found
+
+    return told
+
+
 def owned_by(monkeypatch: pytest.MonkeyPatch, directory: Path, uid: int) -> None:
     """Let `directory` belong to `uid`, which takes root in earnest."""
-    lstat = os.lstat
-
-    def told(path: os.PathLike[str] | str) -> os.stat_result:
-        found = lstat(path)
-        return os.stat_result((*found[:4], uid, *found[5:])) if Path(path) == directory else found
-
-    monkeypatch.setattr(os, "lstat", told)
+    for name in ("stat", "lstat"):
+        monkeypatch.setattr(os, name, telling(getattr(os, name), directory, uid))
 
 
 def test_outside_a_user_namespace_nobody_is_somebody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +123,15 @@ def test_inside_a_user_namespace_an_unknown_owner_is_no_risk_by_itself(
     assert "WAKEHUB_HOME=" in refusal.value.remedy
     tmp_path.chmod(0o777)
     assert "mode 0777: others can move away" in files.risk_above(tmp_path)
+
+
+def test_a_link_is_judged_by_what_it_leads_to(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(real)
+    assert files.risk_above(tmp_path / "link") == ""
+    real.chmod(0o777)
+    assert "mode 0777" in files.risk_above(tmp_path / "link")
 
 
 def test_a_runtime_directory_for_all_is_a_risk_unless_sticky(tmp_path: Path) -> None:

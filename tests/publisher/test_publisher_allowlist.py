@@ -138,6 +138,20 @@ def test_a_broken_chain_is_not_signed_from_until_it_is_mended(desk: Desk) -> Non
     assert desk.agents() == ["alice", "wakehub-publisher"]
 
 
+@pytest.mark.parametrize("lines", [0, 1, -1])
+def test_a_chain_that_lost_lines_is_not_signed_from(desk: Desk, lines: int) -> None:
+    """What is left verifies; only who read the lost lines can tell. Otherwise a revoked key would come back."""
+    desk.enroll("mallory")
+    enrolment.revoke(desk.config.paths, "mallory", desk.wall)
+    assert desk.after(0)
+    whole = desk.config.paths.audit.read_bytes()
+    desk.config.paths.audit.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
+    assert not desk.after(1)
+    assert "mallory" not in desk.agents()
+    desk.config.paths.audit.write_bytes(whole)
+    assert desk.after(1)
+
+
 def test_an_absent_chain_is_not_an_empty_one(desk: Desk) -> None:
     desk.after(0)
     desk.config.paths.audit.rename(desk.config.paths.audit.with_suffix(".away"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from wakehub.cli import output, words
 from wakehub.cli.instance import instance
 from wakehub.cli.parser import Commands, Usage
-from wakehub.errors import Exit, Unsafe
+from wakehub.errors import Exit, NoRecipient, Unsafe
 from wakehub.limits import DEFAULT_DELEGATION_SECONDS, MAX_DELEGATION_SECONDS
 from wakehub.visible import visible
 
@@ -151,6 +151,8 @@ def run_delegate(args: argparse.Namespace) -> int:
     config = instance(args)
     enrolment.check_address(args.name)
     now = time.time()
+    if args.name not in enrolment.read_registry(config.paths).agents:
+        raise NoRecipient(f"{args.name} was never enrolled", remedy=f"wakehub enroll {args.name}")
     try:
         pair = keys.load_key(config.paths.agent_key(args.name), args.name)
     except OSError as error:
@@ -183,6 +185,8 @@ def run_audit(args: argparse.Namespace) -> int:
     log = AuditLog(config.paths.audit, enrolment.load_owner_public(config.paths))
     try:
         found: Chain | BrokenChain = log.read()
+        if not found.events:
+            found = BrokenChain(config.paths.audit, 1, "the line that begins it is missing")
     except BrokenChain as broken:
         found = broken
     except OSError as error:

@@ -96,8 +96,8 @@ class HubSession:
         if challenge.hub_id != self._bundle.hub_id.encode():
             raise HubError(
                 Failure.WRONG_HUB,
-                f"the hub at {visible(str(self._path))} is {visible(challenge.hub_id)!r}",
-                why=f"this identity is for {visible(self._bundle.hub_id)!r}",
+                f"the hub at {visible(str(self._path))} is '{visible(challenge.hub_id)}'",
+                why=f"this identity is for '{visible(self._bundle.hub_id)}'",
                 remedy="give --hub-id, or --socket of the hub that is meant",
             )
         self._nonce = challenge.nonce

@@ -40,6 +40,9 @@ def ensure_home(config: Config, *, explicit: bool = False) -> list[str]:
     when something cannot be looked at or must not be used, `Misconfigured` (78) for a directory too long for sockets,
     `CannotCreate` (73).
     """
+    for directory in (config.paths.state, config.paths.keys, config.paths.agents, config.paths.run):
+        if not files.is_absent(directory):
+            files.check_directory(directory)
     unfinished = _mark(config)
     if not explicit and not files.is_absent(config.paths.config_file) and files.is_absent(unfinished):
         return []
@@ -106,9 +109,15 @@ def _own_key(path: Path, agent: Agent) -> KeyPair:
     if key is None:
         raise _ended(agent)
     shown = visible(str(path))
-    remedy = f"restore {shown}, or give the program a bundle: wakehub delegate {agent.agent_id}"
+    remedy = f"restore {shown}, or remove what is there and make a new key: wakehub enroll {agent.agent_id}"
     try:
         pair = keys.load_key(path, agent.agent_id)
+    except PermissionError as error:
+        raise Unsafe(
+            f"the key of {agent.agent_id} cannot be read",
+            why=f"{shown}: {error.strerror}",
+            remedy=f"give this program a bundle, made where the key can be read: wakehub delegate {agent.agent_id}",
+        ) from error
     except OSError as error:
         raise Unsafe(
             f"the key of {agent.agent_id} cannot be read", why=f"{shown}: {error.strerror}", remedy=remedy

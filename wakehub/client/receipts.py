@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from wakehub.errors import Exit
-from wakehub.inbox.store import TEXT, RowClass
+from wakehub.inbox.store import RowClass
 from wakehub.limits import DEFAULT_TTL_SECONDS
 
 WaitFor = Literal["stored", "hinted", "handed-off", "answered"]
@@ -20,8 +20,8 @@ class SendRequest:
     """The flags of `wakehub send`.
 
     `to` is an address, or a namespace with its trailing slash for a broadcast; `body` its bytes as they are (at most
-    256 KiB). `sender` is `--as` (None: chosen by `client.names`). `ttl_s` is 1 s..7 days. `create` sends to a name
-    never seen although a near one exists. `attach` are the files that go with it. `wait` is the state to wait for, at
+    256 KiB). `media_type` None means text if the body is UTF-8, else plain bytes. `sender` is `--as` (None: chosen by
+    `client.names`). `ttl_s` is 1 s..7 days. `create` sends to a name never seen although a near one exists. `attach` are the files that go with it. `wait` is the state to wait for, at
     most `timeout_s` seconds.
     """
 
@@ -31,7 +31,7 @@ class SendRequest:
     re: str | None = None
     ttl_s: int = DEFAULT_TTL_SECONDS
     row_class: RowClass = "normal"
-    media_type: str = TEXT
+    media_type: str | None = None
     create: bool = False
     attach: tuple[Path, ...] = ()
     wait: WaitFor | None = None

@@ -32,7 +32,7 @@ from wakehub.inbox.ids import new_group
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import EventKind, Guard, Inbox, NewRow, RecordUnwritable, Row
+from wakehub.inbox.store import BYTES, TEXT, EventKind, Guard, Inbox, NewRow, RecordUnwritable, Row
 from wakehub.limits import MAIL_WAITS_AFTER_SECONDS, MAX_BACKSTOP_SECONDS, RECORD_WATCH_MS
 from wakehub.visible import visible
 
@@ -173,7 +173,7 @@ def _row(
         own_name,
         to,
         request.body,
-        media_type=request.media_type,
+        media_type=request.media_type or _media_type(request.body),
         re=request.re,
         group=group,
         class_=request.row_class,
@@ -181,6 +181,14 @@ def _row(
         signed=signer(agent.pair) if agent else None,
         generation=recipient.generation if recipient else 1,
     )
+
+
+def _media_type(body: bytes) -> str:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return BYTES
+    return TEXT
 
 
 def _registry(config: Config) -> Registry | None:

@@ -59,14 +59,14 @@ _GRAMMAR: Final = (
 def check_address(text: str) -> str:
     """`text` if it is an address by the grammar of receive.md §2; raises `BadData` otherwise. Nothing is mended."""
     if len(text) > MAX_ID_BYTES or _ADDRESS.fullmatch(text) is None:
-        raise BadData(f"{visible(text[:MAX_ID_BYTES])!r} is not an address", why=_GRAMMAR, remedy="choose another name")
+        raise BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not an address", why=_GRAMMAR, remedy="choose another name")
     return text
 
 
 def check_namespace(text: str) -> str:
     """`text` if it is a namespace, an address and a trailing slash (``acme/``); raises `BadData` otherwise."""
     if not text.endswith("/"):
-        raise BadData(f"{visible(text[:MAX_ID_BYTES])!r} is not a namespace", why="a namespace ends in /")
+        raise BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not a namespace", why="a namespace ends in /")
     check_address(text[:-1])
     return text
 

@@ -33,6 +33,7 @@ from wakehub.visible import visible
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789._-")
 _KEY_FIELDS: Final = frozenset({"version", "agent_id", "seed_b64"})
 _B64: Final = re.compile(r"[A-Za-z0-9_-]*")
+_RESTORE: Final = "restore it; that of an agent may also be removed and made anew: wakehub enroll NAME"
 
 
 class KeyPair:
@@ -154,7 +155,9 @@ def load_key(path: Path, agent_id: str) -> KeyPair:
         pair = KeyPair(unb64(strict_json.text(found, "seed_b64")))
     except ValueError as error:
         raise Unsafe(
-            f"{visible(str(path))} is not a key file", why=visible(str(error)), remedy="restore it, or enroll again"
+            f"{visible(str(path))} is not a key file",
+            why=visible(str(error)),
+            remedy=_RESTORE,
         ) from None  # the cause may quote the seed
     if inside != agent_id:
         raise Unsafe(

@@ -11,7 +11,7 @@ from wakehub.errors import BadData, NoRecipient
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id
 from wakehub.inbox.leases import is_namespace
-from wakehub.inbox.store import Guard, LoopGuard, NewRow, Seal, TooFast
+from wakehub.inbox.store import BYTES, Guard, LoopGuard, NewRow, Seal, TooFast
 from wakehub.limits import (
     CLOCK_LEEWAY_SECONDS,
     DIGEST_BYTES,
@@ -139,7 +139,7 @@ def _check_body(new: NewRow) -> None:
         raise BadData(
             "the message is not UTF-8",
             why=f"its media type is {new.media_type}",
-            remedy="send it as application/octet-stream",
+            remedy=f"send it as {BYTES}",
         )
     _check_attachments(new)
 

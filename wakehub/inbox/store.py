@@ -46,6 +46,7 @@ from wakehub.processes import ProcessId
 
 PUBLISHER: Final = "wakehub-publisher"
 TEXT: Final = "text/plain; charset=utf-8"
+BYTES: Final = "application/octet-stream"
 
 RowClass = Literal["normal", "fyi"]
 State = Literal["unread", "claimed", "handed_off", "failed", "expired"]
@@ -437,17 +438,26 @@ class Inbox(Protocol):
     # --- reading; changes nothing ---
 
     def unread(
-        self, recipient: str, *, after: int = 0, limit: int = 100, senders: Collection[str] | None = None
+        self,
+        recipient: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        senders: Collection[str] | None = None,
+        now: Now | None = None,
     ) -> list[Row]:
-        """The open rows of `recipient` with `rseq` over `after`, oldest first, filtered first and then limited."""
+        """The unread rows of `recipient` with `rseq` over `after`, oldest first, filtered first and then limited.
+
+        Unread is an open row whose time is not over at `now` (None: at this moment), as it is for `next_for`.
+        """
         ...
 
-    def count_unread(self, recipient: str, *, senders: Collection[str] | None = None) -> int:
-        """How many open rows `recipient` has."""
+    def count_unread(self, recipient: str, *, senders: Collection[str] | None = None, now: Now | None = None) -> int:
+        """How many unread rows `recipient` has; `now` as above."""
         ...
 
-    def boxes_with_unread(self) -> list[BoxCount]:
-        """Every box that has open rows, by name."""
+    def boxes_with_unread(self, *, now: Now | None = None) -> list[BoxCount]:
+        """Every box that has unread rows, by name; `now` as above."""
         ...
 
     def boxes(self) -> list[str]:

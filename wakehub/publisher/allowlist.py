@@ -7,9 +7,9 @@ What calls for a new signature, judged twice a second and when a poke comes:
 - 20 s have passed on the wall clock or on the monotonic one, or the two have drifted apart by more than 5 s: after a
   sleep or a clock step the file is old, or from the future, whatever its age was.
 
-A chain that does not verify is not signed from, and the last allowlist is not refreshed either: it goes stale after
-60 s, and the hub admits nobody until a person has looked. A failed attempt is repeated every 5 s, and at once when the
-chain changes. Only this module writes the file.
+A chain that does not verify, or lacks lines that this process has read, is not signed from, and the last allowlist is
+not refreshed either: it goes stale after 60 s, and the hub admits nobody until a person has looked. A failed attempt is
+repeated every 5 s, and at once when the chain changes. Only this module writes the file.
 """
 
 import os
@@ -23,10 +23,10 @@ import structlog
 import trio
 
 from wakehub import files
-from wakehub.errors import WakehubError
+from wakehub.errors import Unsafe, WakehubError
 from wakehub.files import Stamp
 from wakehub.identity import allowlist
-from wakehub.identity.audit import AuditLog
+from wakehub.identity.audit import AuditLog, Event
 from wakehub.identity.enrolment import Registry, to_allowlist
 from wakehub.identity.keys import KeyPair
 from wakehub.limits import (
@@ -35,6 +35,7 @@ from wakehub.limits import (
     PUBLISHER_TICK_MS,
     RESIGN_RETRY_SECONDS,
 )
+from wakehub.visible import visible
 
 _log = structlog.get_logger(program="publisher")
 
@@ -63,6 +64,7 @@ class Signer:
         self._owner = owner
         self._last: _Attempt | None = None
         self.registry: Registry | None = None
+        self._known: tuple[Event, ...] = ()
         self._trouble = ""
 
     def keep(self, wall_s: float, mono_s: float) -> bool:
@@ -74,7 +76,7 @@ class Signer:
         try:
             if self.registry is None or self._last is None or chain != self._last.chain:
                 self.registry = None
-                self.registry = _derived(AuditLog(self._chain, self._owner.public))
+                self.registry = self._derived()
                 _log.info("registry read", agents=len(self.registry.names()))
             written = self._write(self.registry, wall_s)
         except (WakehubError, OSError, ValueError) as error:
@@ -91,6 +93,23 @@ class Signer:
         if not 0 <= wall_age < limit or mono_age >= limit or abs(wall_age - mono_age) > CLOCK_DRIFT_SECONDS:
             return True
         return last.written is not None and last.written != _stamp(self._target)
+
+    def _derived(self) -> Registry:
+        """The registry as the chain has it now; raises `Unsafe` for one that lost lines that were read before.
+
+        Lines cut off from the end leave a chain that verifies: only who remembers them can tell.
+        """
+        chain = AuditLog(self._chain, self._owner.public).read()
+        if chain.events[: len(self._known)] != self._known:
+            raise Unsafe(
+                f"{visible(str(self._chain))} went back",
+                why=f"it had {len(self._known)} lines that are not all there now",
+                remedy="put the whole file back; to take it as it is, start the publisher again",
+            )
+        if chain.torn:
+            _log.warning("the audit log ends in a line that was never finished", bytes=chain.torn)
+        self._known = chain.events
+        return Registry.derive(chain.events)
 
     def _write(self, registry: Registry, wall_s: float) -> Stamp | None:
         found = to_allowlist(registry, wall_s)
@@ -144,13 +163,6 @@ class Keeper:
     def _keep(self, wall_s: float, mono_s: float) -> None:
         if self._signer.keep(wall_s, mono_s):
             self._signed()
-
-
-def _derived(log: AuditLog) -> Registry:
-    chain = log.read()
-    if chain.torn:
-        _log.warning("the audit log ends in a line that was never finished", bytes=chain.torn)
-    return Registry.derive(chain.events)
 
 
 def _stamp(path: Path) -> Stamp | None:

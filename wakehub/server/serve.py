@@ -329,6 +329,13 @@ def run(config: Config) -> int:
     os.umask(0o077)
     logger = log.configure("hub")
     ceiling = connection_ceiling(config.limits.max_connections)
+    if ceiling < config.limits.max_connections:
+        logger.warning(
+            "fewer connections than configured",
+            ceiling=ceiling,
+            configured=config.limits.max_connections,
+            remedy="raise the limit of open files",
+        )
     verifier = find_verifier(config) or DenyAllVerifier()
     sockets = Sockets.open(config, os.environ)
     try:
