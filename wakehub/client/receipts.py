@@ -21,8 +21,8 @@ class SendRequest:
 
     `to` is an address, or a namespace with its trailing slash for a broadcast; `body` its bytes as they are (at most
     256 KiB). `media_type` None means text if the body is UTF-8, else plain bytes. `sender` is `--as` (None: chosen by
-    `client.names`). `ttl_s` is 1 s..7 days. `create` sends to a name never seen although a near one exists. `attach` are the files that go with it. `wait` is the state to wait for, at
-    most `timeout_s` seconds.
+    `client.names`). `ttl_s` is 1 s..7 days. `create` sends to a name never seen although a near one exists. `attach`
+    are the files that go with it. `wait` is the state to wait for, at most `timeout_s` seconds.
     """
 
     to: str
