@@ -278,11 +278,15 @@ class InboxMachine(RuleBasedStateMachine):
             assert row.body == (None if expected.state == "expired" else expected.body)
 
     @invariant()
-    def what_is_open_is_unread(self) -> None:
+    def what_is_open_and_in_time_is_unread(self) -> None:
         for recipient in _RECIPIENTS:
-            expected = [row.id for row in self.rows.values() if row.recipient == recipient and self.is_open(row)]
-            assert [row.id for row in self.elsewhere.unread(recipient)] == expected
-            assert self.elsewhere.count_unread(recipient) == len(expected)
+            expected = [
+                row.id
+                for row in self.rows.values()
+                if row.recipient == recipient and self.is_open(row) and row.expires_ms > self.now.ms
+            ]
+            assert [row.id for row in self.elsewhere.unread(recipient, now=self.now)] == expected
+            assert self.elsewhere.count_unread(recipient, now=self.now) == len(expected)
 
     @invariant()
     def receipts_say_what_happened(self) -> None:

@@ -53,11 +53,11 @@ def operate(inbox: SqliteInbox) -> Iterator[str]:
     yield "acquire"
     lease = listen(inbox, "acme/")
     yield "unread"
-    inbox.unread("acme/alice")
+    inbox.unread("acme/alice", now=START)
     yield "count_unread"
-    inbox.count_unread("acme/alice", senders=["bob"])
+    inbox.count_unread("acme/alice", senders=["bob"], now=START)
     yield "boxes_with_unread"
-    inbox.boxes_with_unread()
+    inbox.boxes_with_unread(now=START)
     yield "unhinted"
     inbox.unhinted()
     yield "record_hint"

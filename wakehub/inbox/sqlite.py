@@ -62,6 +62,9 @@ _OPEN: Final = "message.state IN ('unread', 'claimed')"
 _VOID: Final = f"""(message.claim_void_ms <= :now_ms
     OR message.claimed_ms > :now_ms + {CLOCK_DRIFT_SECONDS * 1000} OR NOT EXISTS (
     SELECT 1 FROM lease WHERE lease.token = message.claim_token AND {COVERS} AND {LIVE}))"""
+# A row whose time is over is nobody's any more, whether or not the publisher has run since to end it.
+_IN_TIME: Final = "message.expires_ms > :now_ms"
+_UNREAD: Final = f"{_OPEN} AND {_IN_TIME}"
 _UNCLAIMED: Final = f"{_OPEN} AND (message.state = 'unread' OR {_VOID})"
 _HOLDER: Final = f"(SELECT lease.token FROM lease WHERE {COVERS} AND {LIVE} ORDER BY length(lease.name) DESC LIMIT 1)"
 _HELD_BY_TOKEN: Final = f"EXISTS (SELECT 1 FROM lease WHERE lease.token = :token AND {COVERS} AND {LIVE})"
@@ -70,12 +73,12 @@ _HOLDER_IS_SESSION: Final = f"""coalesce((SELECT lease.session IS NOT NULL AND l
 
 _CLAIM: Final = f"""UPDATE message SET state = 'claimed', claim_token = :token, claimed_ms = :now_ms,
     claim_void_ms = :void_ms, redelivery = redelivery + (state = 'claimed')
-    WHERE id = :id AND {_UNCLAIMED} AND expires_ms > :now_ms AND :token = {_HOLDER} RETURNING {_ROW}"""
+    WHERE id = :id AND {_UNCLAIMED} AND {_IN_TIME} AND :token = {_HOLDER} RETURNING {_ROW}"""
 _ACK: Final = f"""UPDATE message SET state = 'handed_off', done_ms = :now_ms, claim_token = NULL
     WHERE id = :id AND {_OPEN} AND {_HOLDER_IS_SESSION} RETURNING seq, recipient"""
 # A next try further ahead than any back-off was set before the clock was set back; it is due.
 _HEAD: Final = f"""SELECT {_HEADER} FROM message INDEXED BY message_open
-    WHERE recipient = :recipient AND {_UNCLAIMED} AND expires_ms > :now_ms
+    WHERE recipient = :recipient AND {_UNCLAIMED} AND {_IN_TIME}
       AND (retry_ms <= :now_ms OR retry_ms > :latest_retry_ms) AND {{picked}}
       AND NOT EXISTS (SELECT 1 FROM message AS earlier INDEXED BY message_open_by_sender
         WHERE earlier.recipient = message.recipient AND earlier.sender = message.sender AND earlier.rseq < message.rseq
@@ -211,30 +214,39 @@ class SqliteInbox:
     # --- reading ---
 
     def unread(
-        self, recipient: str, *, after: int = 0, limit: int = 100, senders: Collection[str] | None = None
+        self,
+        recipient: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        senders: Collection[str] | None = None,
+        now: Now | None = None,
     ) -> list[Row]:
         picked, parameters = _picked(senders)
+        parameters |= {"recipient": recipient, "after": after, "limit": limit, "now_ms": (now or Now.read()).ms}
         with self._db.reading():
             return self._rows(
-                f"""INDEXED BY message_open WHERE recipient = :recipient AND rseq > :after AND {_OPEN} AND {picked}
+                f"""INDEXED BY message_open WHERE recipient = :recipient AND rseq > :after AND {_UNREAD} AND {picked}
                     ORDER BY rseq LIMIT :limit""",
-                {"recipient": recipient, "after": after, "limit": limit, **parameters},
+                parameters,
             )
 
-    def count_unread(self, recipient: str, *, senders: Collection[str] | None = None) -> int:
+    def count_unread(self, recipient: str, *, senders: Collection[str] | None = None, now: Now | None = None) -> int:
         picked, parameters = _picked(senders)
+        parameters |= {"recipient": recipient, "now_ms": (now or Now.read()).ms}
         with self._db.reading():
             return self._count(
                 f"""SELECT count(*) FROM message INDEXED BY message_open_by_sender
-                    WHERE recipient = :recipient AND {_OPEN} AND {picked}""",
-                {"recipient": recipient, **parameters},
+                    WHERE recipient = :recipient AND {_UNREAD} AND {picked}""",
+                parameters,
             )
 
-    def boxes_with_unread(self) -> list[BoxCount]:
+    def boxes_with_unread(self, *, now: Now | None = None) -> list[BoxCount]:
         query = f"""SELECT recipient, count(*), min(created_ms) FROM message INDEXED BY message_open
-                    WHERE {_OPEN} GROUP BY recipient ORDER BY recipient"""
+                    WHERE {_UNREAD} GROUP BY recipient ORDER BY recipient"""
         with self._db.reading():
-            return [BoxCount(*values) for values in self._db.execute(query)]
+            found = self._db.execute(query, {"now_ms": (now or Now.read()).ms})
+            return [BoxCount(*values) for values in found]
 
     def boxes(self) -> list[str]:
         with self._db.reading():
