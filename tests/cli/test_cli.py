@@ -149,18 +149,15 @@ def test_an_interrupt_is_quiet(wakehub, monkeypatch):
 
 
 def test_an_interrupt_of_a_real_command_is_quiet(home):
+    os.mkfifo(home.parent / "text")
     waiting = subprocess.Popen(
-        [sys.executable, "-P", "-m", "wakehub", "send", "--to", "alice", "--stdin"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-P", "-m", "wakehub", "send", "--to", "alice", "--file", "text"],
+        cwd=home.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    waiting.send_signal(signal.SIGSTOP)  # from here on nothing it has not done yet can hide the interrupt
-    waiting.send_signal(signal.SIGINT)
-    waiting.send_signal(signal.SIGCONT)
-    out, err = waiting.communicate()
-    assert waiting.returncode in (130, -signal.SIGINT)
-    assert out == b""
-    if waiting.returncode == 130:
-        assert err == b""
+    with open(home.parent / "text", "wb"):  # returns once the command has opened the other end and is about to read
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate()
+    assert (waiting.returncode, out, err) == (130, b"", b"")
 
 
 def test_a_bug_is_a_traceback(wakehub, monkeypatch):
