@@ -37,6 +37,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     base = Path(tempfile.mkdtemp(prefix="wc", dir="/tmp"))
     monkeypatch.setenv("WAKEHUB_HOME", str(base / "home"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(base / "config"))
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(base / "claude"))  # no session names us
     units = base / "config" / "systemd" / "user"
     units.mkdir(parents=True)
     (units / "wakehub.service").write_text(f"[Service]\nEnvironment=CONFIGURATION_DIRECTORY={base / 'home'}\n")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,3 +183,44 @@ def test_where_claude_code_keeps_its_things() -> None:
     assert directory({"CLAUDE_CONFIG_DIR": "/c", "HOME": "/h"}) == Path("/c")
     assert directory({"CLAUDE_CONFIG_DIR": "", "HOME": "/h"}) == Path("/h/.claude")
     assert directory({}) == Path.home() / ".claude"
+
+
+# --- the own one ---
+
+
+def test_the_nearest_session_among_the_ancestors_is_the_own_one(config: Path) -> None:
+    write(config, name="outer", procStart=None)
+    inner = json.dumps(record(name="inner", procStart=None)).replace(f'"pid": {PID}', '"pid": $$')
+    script = (
+        "from os import environ; from wakehub.client import claude_sessions; print(claude_sessions.own(environ).name)"
+    )
+    shell = f"""
+        "$0" -c "$1"
+        cat > {config}/sessions/$$.json <<END
+{inner}
+END
+        "$0" -c "$1"
+        rm {config}/sessions/$$.json
+        "$0" -c "$1"
+    """
+    done = subprocess.run(
+        ["/bin/sh", "-c", shell, sys.executable, script],
+        env={"CLAUDE_CONFIG_DIR": str(config)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["outer", "inner", "outer"]
+
+
+def test_outside_of_any_session_there_is_none(config: Path) -> None:
+    assert sessions.own({"CLAUDE_CONFIG_DIR": str(config)}) is None
+    write(config, procStart="of another process")
+    assert sessions.own({"CLAUDE_CONFIG_DIR": str(config), "CLAUDE_CODE_SESSION_ID": "0a1b-2c"}) is None
+    assert sessions.own({"CLAUDE_CONFIG_DIR": str(config / "nowhere")}) is None
+
+
+def test_only_a_name_that_the_user_gave_is_the_users(config: Path) -> None:
+    for source, name in (("user", "review"), ("auto", ""), ("", "")):
+        write(config, nameSource=source)
+        assert sessions.scan(config)[0].users_name == name

@@ -48,7 +48,8 @@ class World:
         self, to: str = "alice", body: bytes = b"hello", environ: dict[str, str] | None = None, **more: Any
     ) -> Sent:
         request = SendRequest(to, body, **({"sender": "bob"} | more))
-        return send(self.config, request, self.told.append, environ=environ or {})
+        no_session = {"CLAUDE_CONFIG_DIR": str(self.config.paths.run / "no-claude")}
+        return send(self.config, request, self.told.append, environ=no_session | (environ or {}))
 
     def notes(self) -> list[str]:
         return [receipt.detail for receipt in self.told if receipt.state is State.NOTE]

@@ -98,7 +98,7 @@ class World:
         self.directory = directory
         self.environ = {
             name: value for name, value in os.environ.items() if not name.startswith(("WAKEHUB_", "XDG_"))
-        } | {"WAKEHUB_HOME": str(directory)}
+        } | {"WAKEHUB_HOME": str(directory), "CLAUDE_CONFIG_DIR": str(directory / "no-claude")}
         self.config = config.load(self.environ)
         ensure_home(self.config)
         self.stand_in = stand_in_for_up(self.config.paths)

@@ -23,6 +23,7 @@ from wakehub.visible import visible
 
 _RECORD: Final = re.compile(r"([1-9][0-9]{0,9})\.json")
 _SESSION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_MOST_ANCESTORS: Final = 64
 _LSTART: Final = "%a %b %d %H:%M:%S %Y"
 _ZONE_STEP: Final = timedelta(minutes=15)
 _FARTHEST_ZONE: Final = timedelta(hours=14)
@@ -50,6 +51,11 @@ class Session:
     @property
     def is_interactive(self) -> bool:
         return self.kind == "interactive"
+
+    @property
+    def users_name(self) -> str:
+        """The name that the user gave it; empty when there is none, or one that it made up itself and may change."""
+        return self.name if self.name_source == "user" else ""
 
     def is_same_process(self, other: "Session") -> bool:
         return (self.pid, self.started) == (other.pid, other.started)
@@ -81,6 +87,29 @@ def scan(directory: Path) -> list[Session]:
         return []
     pids = sorted(int(found[1]) for name in names if (found := _RECORD.fullmatch(name)))
     return [session for pid in pids if (session := read(directory, pid)) is not None]
+
+
+def own(environ: Mapping[str, str]) -> Session | None:
+    """The session that this process runs in: the nearest one among its ancestors, else `$CLAUDE_CODE_SESSION_ID`'s.
+
+    The variable goes stale with ``/clear``, ancestors do not; who was orphaned has only the variable. None outside of
+    any session, and where sessions may not be looked at.
+    """
+    where = directory(environ)
+    if not (where / "sessions").is_dir():
+        return None
+    pid: int | None = os.getppid()
+    for _ in range(_MOST_ANCESTORS):
+        if pid is None or pid <= 1:
+            break
+        if (session := read(where, pid)) is not None:
+            return session
+        pid = processes.parent(pid)
+    try:
+        found = scan(where)
+    except Unsafe:
+        return None
+    return next((each for each in found if each.session_id == environ.get("CLAUDE_CODE_SESSION_ID")), None)
 
 
 def read(directory: Path, pid: int) -> Session | None:

@@ -1,14 +1,23 @@
-"""Which name this process acts under (receive.md §2; formats.md).
+"""Which name this process acts under (receive.md §2; formats.md; faults F35, F37).
 
-The first that is given counts: `--as`, `$WAKEHUB_AGENT`, the name of the working directory. The same process tree in
-the same directory thus always has the same name, and every command prints the one it took.
+The first that there is counts:
+
+    --as                            given for this command
+    $WAKEHUB_AGENT                  given for this process and its children
+    the name of the session         that the user gave the CLI session which this process runs in
+    the directory of the session    where that session was started
+    the working directory           of this process, outside of any session
+
+So whatever a session runs acts under one name, be it a shell in a shell, a hook, or a command in another worktree; and
+that name stays when the session forgets everything or is resumed. Every command prints the one it took.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from wakehub.client import claude_sessions
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity.enrolment import check_address, is_reserved, name_from_directory
 
@@ -21,24 +30,36 @@ class OwnName:
     source: str
 
 
-def choose(given: str | None, environ: Mapping[str, str] = os.environ, directory: Path | None = None) -> OwnName:
-    """The own name: `given` (`--as`), else `$WAKEHUB_AGENT`, else the base name of `directory` (default: the cwd).
+def choose(given: str | None, environ: Mapping[str, str] = os.environ) -> OwnName:
+    """The own name: `given` (`--as`), else as the head of this module says.
 
-    Raises `BadData` (65) for a name that was given and is no address, `WakehubError` (2) when the directory gives none.
+    Raises `BadData` (65) for a name that was given and is no address, `WakehubError` (2) when nothing gives one.
     """
     if given:
         return OwnName(check_address(given), "--as")
     if from_environment := environ.get("WAKEHUB_AGENT"):
         return OwnName(check_address(from_environment), "$WAKEHUB_AGENT")
+    for text, source in _sources(environ):
+        name = name_from_directory(text)
+        if name is not None and not is_reserved(name):
+            return OwnName(name, source)
+    raise WakehubError(
+        "no name to act under",
+        why="this directory's name gives none",
+        remedy="give one with --as NAME or WAKEHUB_AGENT",
+        exit=Exit.USAGE,
+    )
+
+
+def _sources(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What may give a name, and where that comes from. A session's directory rules out that of a single command."""
+    session = claude_sessions.own(environ)
+    if session is not None and session.users_name:
+        yield session.users_name, "the name of this session"
+    if session is not None and session.cwd:
+        yield Path(session.cwd).name, "the directory of this session"
+        return
     try:
-        name = name_from_directory((directory or Path.cwd()).name)
-    except OSError:  # the directory is gone
-        name = None
-    if name is None or is_reserved(name):
-        raise WakehubError(
-            "no name to act under",
-            why="this directory's name gives none",
-            remedy="give one with --as NAME or WAKEHUB_AGENT",
-            exit=Exit.USAGE,
-        )
-    return OwnName(name, "this directory")
+        yield Path.cwd().name, "this directory"
+    except OSError:  # it is gone
+        return
