@@ -177,6 +177,31 @@ def test_a_session_takes_its_own_name_back(world: World) -> None:
     assert ended(first)[0] == 75
 
 
+def test_a_session_that_was_killed_takes_its_own_name_back_at_once(world: World) -> None:
+    """F37: also where it cannot be told that its process is dead, as from another pid namespace."""
+    first = world.listen("--as", "alice", environ={"WAKEHUB_SESSION": "s1"})
+    world.until_held()
+    first.send_signal(signal.SIGSTOP)
+    second = world.listen("--as", "alice", "--once", environ={"WAKEHUB_SESSION": "s2"})
+    assert ended(second)[0] == 75
+    assert ended(world.listen("--as", "alice", "--once", environ={"WAKEHUB_SESSION": "s1"}))[0] == 3
+
+
+def test_a_listener_that_stays_at_an_empty_box_is_told_of_the_others(world: World) -> None:
+    """F35."""
+    world.store("for carl", to="carl")
+    listener = world.listen("--as", "alice")
+    assert listener.stderr is not None
+    said = [listener.stderr.readline().decode() for _ in range(3)]
+    assert said[2] == "wakehub: nothing unread for alice; unread elsewhere: carl 1\n"
+
+
+def test_a_new_name_that_may_be_a_slip_is_enrolled_and_remarked_on(world: World) -> None:
+    world.agent("alice")
+    _, said = ended(world.listen("--as", "alcie", "--once"))
+    assert "enrolled alcie; did you mean alice?" in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_with_0_and_frees_the_name(world: World, number: signal.Signals) -> None:
     listener = world.listen("--as", "alice")

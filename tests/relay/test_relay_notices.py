@@ -6,7 +6,8 @@ import sys
 import pytest
 from relay_world import World
 
-from wakehub.relay.notices import clock, nothing_for, tell
+from wakehub.inbox.clock import Now
+from wakehub.relay.notices import clock, nothing_for, tell, wrong_box
 
 
 def test_a_line_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,3 +38,27 @@ def test_what_was_not_handed_off_is_not_called_nothing(world: World) -> None:
     world.store("c", to="acme/x")
     assert nothing_for(world.inbox, ["carl"]) == "2 unread for carl left for later; unread elsewhere: acme/x 1"
     assert nothing_for(world.inbox, ["carl", "acme/"]) == "3 unread for carl, acme/ left for later"
+
+
+def test_the_systems_own_boxes_are_nobodys_business(world: World) -> None:
+    world.store("a", to="wakehub-doctor")
+    assert nothing_for(world.inbox, ["alice"]) == "nothing unread for alice"
+    assert wrong_box(world.inbox, ["alice"], Now.read()) is None
+
+
+def test_a_listener_at_an_empty_box_is_told_of_those_that_nobody_empties(world: World) -> None:
+    """F35."""
+
+    def hint(name: str = "alice") -> str | None:
+        return wrong_box(world.inbox, [name], Now.read())
+
+    assert hint() is None
+    world.store("a", to="carl")
+    assert hint() == "nothing unread for alice; unread elsewhere: carl 1"
+    assert hint("carl") is None
+    listener = world.listen("--as", "carl", "--from", "dora")
+    world.until_held("carl")
+    assert hint() is None
+    listener.kill()
+    listener.wait()
+    assert hint() is not None

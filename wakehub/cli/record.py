@@ -156,6 +156,7 @@ def _in_words(agent: dict[str, Any], now: "Now") -> str:
 
 def run_inbox(args: argparse.Namespace) -> int:
     from wakehub.client import names
+    from wakehub.identity.enrolment import is_reserved
 
     config = instance(args)
     own = names.choose(args.own_name)
@@ -168,7 +169,7 @@ def run_inbox(args: argparse.Namespace) -> int:
             _wait_for_one(inbox, own.name, senders, args.wait)
             rows = inbox.unread(own.name, limit=args.limit, senders=senders)
             more = max(0, inbox.count_unread(own.name, senders=senders) - len(rows))
-            waiting = inbox.boxes_with_unread()
+            waiting = [box for box in inbox.boxes_with_unread() if not is_reserved(box.name)]
             others = [{"name": box.name, "unread": box.unread} for box in waiting if box.name != own.name]
     if args.json:
         output.say_json({"box": own.name, "messages": _documents(config, rows), "more": more, "others": others})

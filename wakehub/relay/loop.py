@@ -16,7 +16,8 @@ from wakehub.client.credentials import Credentials, obtain
 from wakehub.client.home import ensure_home
 from wakehub.config import Config, check_poll
 from wakehub.errors import Exit, Held
-from wakehub.identity.enrolment import check_address, check_namespace
+from wakehub.identity.enrolment import check_address, check_namespace, read_registry
+from wakehub.identity.nearness import near
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.sqlite import SqliteInbox
@@ -28,7 +29,7 @@ from wakehub.relay.backends.stdout import Output
 from wakehub.relay.endings import Endings, endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.listener import Assignment, Listener
-from wakehub.relay.notices import clock, tell
+from wakehub.relay.notices import clock, tell, wrong_box
 from wakehub.relay.options import ListenOptions
 from wakehub.relay.peek import Peek
 from wakehub.visible import visible
@@ -81,7 +82,8 @@ def run(config: Config, options: ListenOptions, *, environ: Mapping[str, str] = 
 def _output(fd: int, options: ListenOptions) -> Output:
     if fd == _STDOUT and sys.stdout is None:  # whatever was opened since could be descriptor 1 by now
         raise OutputGone("standard output is closed")
-    return Output(fd, options.format or ("line" if os.isatty(fd) else "agent"))
+    form = options.format or ("line" if os.isatty(fd) else "agent")
+    return Output(fd, form, patient=not options.once)
 
 
 async def _peek(
@@ -105,6 +107,8 @@ async def _work(
         lease = _acquire(inbox, names, options, environ)
         try:
             _say_mode(names, options, backend)
+            if not options.once and (hint := wrong_box(inbox, names.held, Now.read())):
+                tell(hint)
             if not options.once or options.wait_s:  # a look that does not wait needs nobody to wake it
                 await _see_to_daemons(config, ends, environ)
             assignment = Assignment(options, names.held, config, credentials, is_new)
@@ -145,7 +149,8 @@ def enrol(config: Config, names: Names, inbox: Inbox, environ: Mapping[str, str]
     for each in filter(None, agents):
         inbox.open_box(each.agent_id, each.generation, Now.read())
         if each.newly_enrolled:
-            tell(f"enrolled {each.agent_id}")
+            meant = near(each.agent_id, read_registry(config.paths).names())
+            tell(f"enrolled {each.agent_id}" + (f"; did you mean {' or '.join(meant)}?" if meant else ""))
     return credentials, is_new
 
 

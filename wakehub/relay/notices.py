@@ -4,6 +4,8 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from wakehub.identity.enrolment import is_reserved
+from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import covers
 from wakehub.inbox.store import Inbox
 from wakehub.visible import visible
@@ -24,10 +26,19 @@ def clock(ms: int) -> str:
 
 def nothing_for(inbox: Inbox, names: Sequence[str]) -> str:
     """Which box is empty, or what is left in it, and which others of this user are not (receive.md §2; fault F35)."""
-    boxes = inbox.boxes_with_unread()
+    boxes = [box for box in inbox.boxes_with_unread() if not is_reserved(box.name)]
     own = [box for box in boxes if any(covers(name, box.name) for name in names)]
     left = sum(box.unread for box in own)
     listed = ", ".join(names)
     line = f"{left} unread for {listed} left for later" if left else f"nothing unread for {listed}"
     others = [f"{visible(box.name)} {box.unread}" for box in boxes if box not in own]
     return f"{line}; unread elsewhere: {', '.join(others)}" if others else line
+
+
+def wrong_box(inbox: Inbox, names: Sequence[str], now: Now) -> str | None:
+    """For a listener that stays: `nothing_for` if its boxes are empty, but others that nobody listens for are not."""
+    boxes = [box.name for box in inbox.boxes_with_unread() if not is_reserved(box.name)]
+    if any(covers(name, box) for name in names for box in boxes):
+        return None
+    is_unheard = any(inbox.leases.resolve(box, now) is None for box in boxes)
+    return nothing_for(inbox, names) if is_unheard else None
