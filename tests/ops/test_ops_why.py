@@ -7,20 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_process import Daemon, until
 
 from wakehub import config as configuration
+from wakehub.client import spool
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.config import Config
 from wakehub.errors import BadData, Exit
 from wakehub.identity import enrolment
 from wakehub.inbox import ids
 from wakehub.inbox.clock import Now
+from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Inbox, Lease, NewRow
 from wakehub.limits import KEEP_HANDED_OFF_SECONDS, OVERDUE_SECONDS
 from wakehub.ops import why
-from wakehub.ops.why import Life, trace
+from wakehub.ops.why import Life, Spooled, trace
 from wakehub.processes import ProcessId
 
 
@@ -57,8 +60,14 @@ def claimed(inbox: Inbox, row_id: str, lease: Lease | None = None) -> Lease:
     return lease
 
 
+def life(config: Config, row_id: str) -> Life:
+    found = trace(config, row_id)
+    assert isinstance(found, Life)
+    return found
+
+
 def next_step(config: Config, row_id: str) -> str:
-    return trace(config, row_id).next_step
+    return life(config, row_id).next_step
 
 
 # --- the table ---
@@ -76,7 +85,7 @@ def lived(config: Config, inbox: Inbox) -> Life:
     assert inbox.claim(row_id, lease.token, now.later(1000))
     inbox.hand_off(row_id, lease.token, "flushed", now.later(1500), woken_by="retry")
     inbox.append(NewRow("alice", "bob", b"yes", re=row_id), now.later(20_000))
-    return trace(config, row_id)
+    return life(config, row_id)
 
 
 def test_every_event_is_a_line_with_its_time_its_author_and_its_proof(config: Config, inbox: Inbox) -> None:
@@ -221,7 +230,7 @@ def test_over_but_not_yet_swept_and_then_expired(config: Config, inbox: Inbox) -
     row_id = put(inbox, ago_s=10, ttl_s=5)
     assert "its time is over; the publisher ends it" in next_step(config, row_id)
     inbox.expire(Now.read())
-    found = trace(config, row_id)
+    found = life(config, row_id)
     assert (found.row.state, found.row.body) == ("expired", None)
     assert "its time was over, and its text is gone" in found.next_step
 
@@ -266,7 +275,53 @@ def test_nothing_short_of_a_hand_off_is_told_as_an_arrival(config: Config, inbox
 def test_who_may_not_read_the_registry_is_told_all_the_same(config: Config, inbox: Inbox) -> None:
     row_id = put(inbox)
     config.paths.audit.write_bytes(b"nonsense\n")
-    assert trace(config, row_id).presence.state == "never"
+    assert life(config, row_id).presence.state == "never"
+
+
+# --- in a spool ---
+
+
+def envelope(config: Config) -> Envelope:
+    pair = ensure_agent(config, "bob").pair
+    return Envelope.seal(NewRow("bob", "alice", b"hello"), signer(pair), Now.read())
+
+
+def test_what_was_spooled_is_found_where_it_was_left(config: Config, inbox: Inbox) -> None:
+    left = envelope(config)
+    (path,) = spool.drop(config.spool_dirs, [left])
+    found = trace(config, left.id)
+    assert isinstance(found, Spooled)
+    assert (found.path, found.to_json()["state"]) == (path, "spooled")
+    assert f"{left.id} · spooled · at 20" in found.to_text()
+    assert "the publisher takes it in" in found.next_step
+
+
+def test_once_it_is_taken_in_the_record_tells(config: Config, inbox: Inbox) -> None:
+    left = envelope(config)
+    spool.drop(config.spool_dirs, [left])
+    inbox.append(left.row(1), Now.read())
+    assert isinstance(trace(config, left.id), Life)
+
+
+def test_what_was_refused_is_found_with_the_reason(config: Config, inbox: Inbox) -> None:
+    left = envelope(config)
+    (path,) = spool.drop(config.spool_dirs, [left])
+    enrolment.close(config.paths, "bob", Now.read().ms / 1000)
+    with Daemon(config.paths.run.parent, "publish"):
+        until(lambda: not path.exists(), "the envelope is judged")
+        found = until(lambda: trace(config, left.id), "it was put aside")
+    assert isinstance(found, Spooled)
+    assert found.to_json()["state"] == "refused"
+    assert found.reason in found.to_text()
+    assert "it is never taken in" in found.next_step
+
+
+def test_an_envelope_without_a_reason_is_refused_all_the_same(config: Config) -> None:
+    left = envelope(config)
+    (path,) = spool.drop([config.paths.spool / "bad"], [left])
+    found = trace(config, left.id)
+    assert isinstance(found, Spooled)
+    assert (found.path, found.reason) == (path, "the reason cannot be read")
 
 
 # --- no such message ---

@@ -2,24 +2,28 @@
 
 Every line is an event with its time, who caused it and what proves it (receive.md §1, Receipts). How far the message
 came is the event of the highest rank, whatever the times say; nothing less than `handed_off` is told as an arrival.
+A message that was spooled is looked for where it was left.
+
 What will happen next is told from the row's state, who is there for its recipient, and what stands in its way.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
+from wakehub import files
 from wakehub.client.presence import Presence, presence
 from wakehub.config import Config
-from wakehub.errors import BadData, ErrorCode
+from wakehub.errors import BadData, ErrorCode, Unsafe
 from wakehub.identity.enrolment import Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id, made_ms
 from wakehub.inbox.signing import Verified
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Event, Inbox, NoRecord, Row, furthest
-from wakehub.limits import FAILURES_BEFORE_PASSED, KEEP_HANDED_OFF_SECONDS, MAX_BACKSTOP_SECONDS, OVERDUE_SECONDS
+from wakehub.inbox.store import Event, Inbox, NoRecord, RecordUnwritable, Row, furthest
+from wakehub.limits import FAILURES_BEFORE_PASSED, MAX_BACKSTOP_SECONDS, OVERDUE_SECONDS
 from wakehub.ops.status import ago, registry_of
 from wakehub.relay.keyring import Keyring
 from wakehub.visible import visible
@@ -31,6 +35,7 @@ JSON_KEYS: Final = (
 _ENOUGH_TO_GUESS: Final = len("m_") + 8
 """How much of its beginning a mistyped id must share with one that is meant: its time, to the quarter of a minute."""
 _LOOKED_AT: Final = 10
+_MAX_REASON_BYTES: Final = 4_096
 _DIGEST_SHOWN: Final = 12
 
 
@@ -78,21 +83,86 @@ class Life:
         return "\n".join(visible(line) for line in lines)
 
 
-def trace(config: Config, id: str) -> Life:
-    """The life of the message `id` in the instance that `config` describes.
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A message that is not in the record, but in a spool: since `at_ms` at `path`, or put aside for a `reason`."""
+
+    id: str
+    path: Path
+    at_ms: int
+    reason: str
+
+    @property
+    def next_step(self) -> str:
+        if self.reason:
+            return "nothing: it is never taken in; mend what is wrong and send it again"
+        return "the publisher takes it in, within seconds when it runs (wakehub status)"
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for programs: `id`, `state` (`spooled`, `refused`), `path`, `at_ms`, `reason`, `next`."""
+        return {
+            "id": self.id,
+            "state": "refused" if self.reason else "spooled",
+            "path": str(self.path),
+            "at_ms": self.at_ms,
+            "reason": self.reason,
+            "next": self.next_step,
+        }
+
+    def to_text(self) -> str:
+        """The report for people."""
+        became = f"refused: {self.reason}" if self.reason else "spooled"
+        lines = [f"{self.id} · {became} · at {_clock(self.at_ms)} · {self.path}", f"next: {self.next_step}"]
+        return "\n".join(visible(line) for line in lines)
+
+
+def trace(config: Config, id: str) -> Life | Spooled:
+    """What became of the message `id` in the instance that `config` describes.
 
     Raises `BadData` (65) when there is no such message, with those whose ids are near, and what opening the record
     raises.
     """
+    spooled = _in_spools(config, id)  # first: an envelope goes only when its row is there
+    near: Sequence[str] = []
     try:
         with SqliteInbox.open(config.paths.record, create=False) as inbox:
             row = inbox.row(id)
-            if row is None:
-                raise _unknown(id, inbox.near_ids(id))
-            registry, _ = registry_of(config)
-            return _life(inbox, row, Keyring(config.paths).verdict(row), registry, Now.read())
+            if row is not None:
+                registry, _ = registry_of(config)
+                return _life(inbox, row, Keyring(config.paths).verdict(row), registry, Now.read())
+            near = inbox.near_ids(id)
     except NoRecord:
-        raise _unknown(id, []) from None
+        pass
+    except RecordUnwritable:  # as in the sandboxes for which there are spools
+        if spooled is None:
+            raise
+    if spooled is None:
+        raise _unknown(config, id, near)
+    return spooled
+
+
+def _in_spools(config: Config, id: str) -> Spooled | None:
+    """The envelope of `id`, where one was left or was put aside (formats.md, Spool)."""
+    if not is_row_id(id):
+        return None
+    for directory in config.spool_dirs:
+        for path in (directory / f"{id}.json", directory / "bad" / f"{id}.json"):
+            try:
+                at_ms = path.lstat().st_mtime_ns // 1_000_000
+            except OSError:
+                continue
+            return Spooled(id, path, at_ms, _reason(path))
+    return None
+
+
+def _reason(path: Path) -> str:
+    """Why an envelope was put aside; empty while it waits."""
+    if path.parent.name != "bad":
+        return ""
+    try:
+        return files.read_owned(path.with_name(f"{path.name}.why"), _MAX_REASON_BYTES).decode(errors="replace").strip()
+    except (OSError, Unsafe):
+        return "the reason cannot be read"
 
 
 def _life(inbox: Inbox, row: Row, verified: Verified, registry: Registry, now: Now) -> Life:
@@ -101,7 +171,7 @@ def _life(inbox: Inbox, row: Row, verified: Verified, registry: Registry, now: N
     return Life(now, row, events, verified, there, _Next(inbox, row, events, there, registry, now).in_words())
 
 
-def _unknown(id: str, near: Sequence[str]) -> BadData:
+def _unknown(config: Config, id: str, near: Sequence[str]) -> BadData:
     what = f"there is no message {visible(id)}"
     meant = [each for each in near if each.startswith(id) or each[:_ENOUGH_TO_GUESS] == id[:_ENOUGH_TO_GUESS]]
     if meant:
@@ -111,10 +181,10 @@ def _unknown(id: str, near: Sequence[str]) -> BadData:
             what, why="an id is m_ and 26 characters", remedy="take it from the line that `wakehub send` printed"
         )
     now = Now.read()
-    if now.ms - made_ms(id) > KEEP_HANDED_OFF_SECONDS * 1000:
+    if now.ms - made_ms(id) > config.keep_s * 1000:
         return BadData(
             what,
-            why=f"its id was made {ago(now, made_ms(id))} ago, and what ended {KEEP_HANDED_OFF_SECONDS // 86_400} d "
+            why=f"its id was made {ago(now, made_ms(id))} ago, and what ended {config.keep_s // 86_400} d "
             "ago is removed",
             remedy="nothing is known of it any more",
         )
