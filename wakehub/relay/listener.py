@@ -197,10 +197,11 @@ class Listener:
             self._bell.arm()
             read_at = trio.current_time()
             await self._drain(reason, nursery)
-            is_enough = options.once and (self._handed_off > 0 or trio.current_time() >= give_up)
-            if self._is_stopping or (is_enough and not self._lanes):
+            is_over = options.once and (self._handed_off > 0 or trio.current_time() >= give_up)
+            is_over = is_over or self._is_stopping
+            if is_over and not self._lanes:  # else they may finish: until they have, or a stop's grace is over
                 return
-            if not is_subscribed and not is_enough:  # so there is a wait that a session can cut short
+            if not is_subscribed and not is_over:  # so there is a wait that a session can cut short
                 is_subscribed = True
                 self._subscribe(nursery)
             reason = await self._wait(read_at, _NEVER if self._lanes else give_up)
