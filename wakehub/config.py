@@ -25,6 +25,7 @@ from wakehub.limits import (
 )
 from wakehub.paths import Paths
 from wakehub.visible import visible
+from wakehub.wire.fields import has_control
 
 DEFAULT_HUB_ID = "wakehub"
 _MAX_CONFIG_BYTES = 64 * 1024
@@ -161,7 +162,7 @@ def _whole(table: dict[str, Any], key: str, default: int, shown: str) -> int:
 
 def check_hub_id(hub_id: object) -> None:
     """Raise `Misconfigured` unless `hub_id` is 1..64 bytes of UTF-8 without control characters (awh1.md §6)."""
-    if not isinstance(hub_id, str) or not 1 <= len(_utf8(hub_id)) <= MAX_HUB_ID_BYTES or not hub_id.isprintable():
+    if not isinstance(hub_id, str) or not 1 <= len(_utf8(hub_id)) <= MAX_HUB_ID_BYTES or has_control(hub_id):
         raise Misconfigured(
             f"hub id '{visible(str(hub_id))}' cannot be used",
             why=f"it must be 1..{MAX_HUB_ID_BYTES} bytes of UTF-8 without control characters",

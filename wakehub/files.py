@@ -190,6 +190,29 @@ def bind_socket(path: Path, backlog: int) -> socket.socket:
     return listener
 
 
+def refuse_live_socket(path: Path, *, what: str) -> None:
+    """Raise `Held` (75) when a process listens at `path`; what lies there is stale only if it refuses (fault F47).
+
+    For the start of `what` ("a hub"): its lock keeps others away from its state directory, not from a socket directory
+    that two of them share. Raises `Unsafe` (77) for anything there that is not a socket.
+    """
+    if not _refuse_other_than_socket(path):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fspath(path))
+        except BlockingIOError:
+            pass  # its backlog is full: it lives
+        except OSError:
+            return
+    raise Held(
+        f"{what} of another instance is already running",
+        why=f"a process answers at {visible(str(path))}",
+        remedy="use that one, or give this one a directory of its own with WAKEHUB_HOME or --socket",
+    )
+
+
 def _refuse_other_than_socket(path: Path) -> bool:
     """Whether a socket lies at `path`; raises `Unsafe` for anything else that does."""
     try:
@@ -537,8 +560,8 @@ def read_holder(path: Path) -> Holder | None:
     """The holder that a lock file names, or None when it cannot be told. The name may be of a process long gone."""
     try:
         found = json.loads(read_owned(path, 4096))
-        told = (visible(str(found.get(key, ""))) for key in ("start", "version"))
-        return Holder(int(found["pid"]), visible(str(found["since"])), *told, int(found.get("namespace", 0)))
+        since, started, version = (visible(str(found.get(key, ""))) for key in ("since", "start", "version"))
+        return Holder(int(found["pid"]), since, started, version, int(found.get("namespace", 0)))
     except (OSError, Unsafe, ValueError, KeyError, TypeError):
         return None
 

@@ -52,6 +52,19 @@ def test_a_second_hub_elsewhere_is_its_own(hub, make_hub, make_home):
         assert each.connect("alice").hub_id == each.home.hub_id
 
 
+@pytest.mark.parametrize("alike", ["hub_socket", "stats_socket"])
+def test_a_hub_of_another_state_directory_does_not_take_a_live_socket(hub, make_hub, make_home, alike):
+    """Their locks do not meet; the socket that answers does."""
+    hub.home.enroll("alice")
+    hub.start()
+    before = getattr(hub.home, alike).lstat()
+    flag = "--" + alike.replace("hub_", "").replace("_", "-")
+    status, said = make_hub(make_home()).start_refused(flag, str(getattr(hub.home, alike)))
+    assert (status, str(getattr(hub.home, alike)) in said) == (75, True)
+    assert getattr(hub.home, alike).lstat().st_ino == before.st_ino
+    hub.connect("alice")
+
+
 def test_what_a_killed_hub_left_is_taken_over(hub):
     hub.home.enroll("alice")
     hub.start()
@@ -73,7 +86,8 @@ def test_a_slow_drain_does_not_take_a_successors_socket_away(hub, make_hub):
     hub.send_signal(signal.SIGTERM)
     status, said = make_hub().start_refused()
     assert (status, f"pid {hub.pid}" in said) == (75, True)
-    hub.home.hub_lock.unlink()  # somebody helps the restart along
+    for path in (hub.home.hub_lock, hub.home.hub_socket, hub.home.stats_socket):
+        path.unlink()  # somebody helps the restart along
     successor = make_hub()
     successor.start()
     hub.send_signal(signal.SIGCONT)

@@ -155,7 +155,7 @@ def test_children_are_told_the_very_same_instance(config: Config, short: Path) -
     elsewhere = config.changed(hub_id="other", hub_socket=short / "other.sock", stats_socket=short / "other-stats.sock")
     commands = child_commands(elsewhere)
     for command in commands.values():
-        assert command[:3] == [sys.executable, "-m", "wakehub"]
+        assert command[:4] == [sys.executable, "-P", "-m", "wakehub"]
         assert command[command.index("--hub-id") + 1] == "other"
         assert command[command.index("--socket") + 1] == str(short / "other.sock")
         assert command[command.index("--state-dir") + 1] == str(config.paths.state)

@@ -136,7 +136,8 @@ async def test_a_replaced_lock_that_nobody_holds_is_taken(sockets, config):
 
 
 async def test_a_lock_that_another_holds_ends_us_and_leaves_the_other_alone(sockets, config):
-    config.paths.lock("hub").unlink()
+    for path in (config.paths.lock("hub"), config.hub_socket, config.stats_socket):
+        path.unlink()
     other = Sockets.open(config, {})
     with pytest.raises(Held) as caught:
         sockets.mend()

@@ -183,10 +183,11 @@ def run_audit(args: argparse.Namespace) -> int:
     config = instance(args)
     shown = visible(str(config.paths.audit))
     log = AuditLog(config.paths.audit, enrolment.load_owner_public(config.paths))
+    found: Chain | BrokenChain
     try:
-        found: Chain | BrokenChain = log.read()
+        found = log.read()
         if not found.events:
-            found = BrokenChain(config.paths.audit, 1, "the line that begins it is missing")
+            raise BrokenChain(config.paths.audit, 1, "the line that begins it is missing")
     except BrokenChain as broken:
         found = broken
     except OSError as error:

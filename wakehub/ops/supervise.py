@@ -92,7 +92,7 @@ def is_anyone_listening(config: Config) -> bool:
 
 def child_commands(config: Config) -> dict[str, list[str]]:
     """The command lines of hub and publisher: this interpreter, this instance, spelt out."""
-    wakehub = [sys.executable, "-m", "wakehub"]
+    wakehub = [sys.executable, "-P", "-m", "wakehub"]
     where = ["--state-dir", str(config.paths.state), "--hub-id", config.hub_id, "--socket", str(config.hub_socket)]
     hub = ["--stats-socket", config.stats_socket, "--allowlist", config.allowlist, "--owner-pub", config.owner_pub]
     return {

@@ -76,8 +76,9 @@ class PokeServer:
     async def run(self, *, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started once the socket answers. The caller holds `publish.lock`.
 
-        Raises as `files.bind_socket` does.
+        Raises as `files.refuse_live_socket` and `files.bind_socket` do.
         """
+        files.refuse_live_socket(self._path, what="a publisher")
         async with trio.open_nursery() as clients:
             while True:
                 listener = files.bind_socket(self._path, LISTEN_BACKLOG)

@@ -45,6 +45,7 @@ class Sockets:
             taken += passed.values()
             _check_expected(passed, config)
             for path in {config.hub_socket, config.stats_socket} - passed.keys():
+                files.refuse_live_socket(path, what="a hub")
                 passed[path] = Listener.bind(path)
                 taken.append(passed[path])
         except BaseException:
