@@ -560,9 +560,9 @@ def read_holder(path: Path) -> Holder | None:
     """The holder that a lock file names, or None when it cannot be told. The name may be of a process long gone."""
     try:
         found = json.loads(read_owned(path, 4096))
-        since, started, version = (visible(str(found.get(key, ""))) for key in ("since", "start", "version"))
-        return Holder(int(found["pid"]), since, started, version, int(found.get("namespace", 0)))
-    except (OSError, Unsafe, ValueError, KeyError, TypeError):
+        started, version = (visible(str(found.get(key, ""))) for key in ("start", "version"))
+        return Holder(int(found["pid"]), visible(str(found["since"])), started, version, int(found.get("namespace", 0)))
+    except (OSError, Unsafe, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
