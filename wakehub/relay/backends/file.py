@@ -46,7 +46,7 @@ class Mailbox(Backend):
 
     async def deliver(self, message: Message) -> Outcome:
         append = partial(self._append, render(message, self._form))
-        return await trio.to_thread.run_sync(append, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(append)  # not abandoned when cancelled: no half of it may stay
 
     def _append(self, data: bytes) -> Outcome:
         try:
