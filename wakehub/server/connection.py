@@ -191,5 +191,6 @@ class Connection:
             while not self._broken and len(self._session.queue):
                 self._blocked = False
                 self._write(self._host.clock()[1])
+                self._host.flush()  # the space it made may have healed others
                 if self._blocked:
                     await trio.lowlevel.wait_writable(self.sock)
