@@ -167,7 +167,8 @@ class FakeSession:
                         data += piece
                         if does is Does.RESET:
                             return
-                await self._take([json.loads(line) for line in data.splitlines()], does)
+                if data:
+                    await self._take([json.loads(line) for line in data.splitlines()], does)
         finally:
             self.open_connections -= 1
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fake_claude import Does, FakeClaude, FakeSession, fake_claude
 from relay_world import World, message
 from trio.testing import MockClock
 
+from wakehub.identity import peercred
 from wakehub.relay.backends import HandedOff, NotNow, Outcome, OutputGone
 from wakehub.relay.backends.claude.deliver import Sessions
 from wakehub.relay.message import Message
@@ -19,7 +21,8 @@ from wakehub.relay.options import ToClaude
 from wakehub.relay.render import render
 
 PROVEN = HandedOff("transcript")
-BIG = "x" * 250_000
+BIG = "é" * 125_000
+"""As large as a body may be, and three times that in JSON: more than a socket holds."""
 
 
 @pytest.fixture
@@ -223,6 +226,23 @@ async def test_a_socket_that_is_gone_or_none(autojump_clock: MockClock, claude: 
     session.socket_path.touch()
     outcome = await backend.deliver(to())
     assert outcome == NotNow(f"{session.socket_path} is no socket of ours", busy=True)
+
+
+async def test_a_socket_that_nobody_serves_or_another_user_does(
+    autojump_clock: MockClock, claude: FakeClaude, backend: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await claude.start()
+    monkeypatch.setattr(peercred, "read", lambda sock: peercred.PeerCredentials(12345, 1))
+    outcome = await backend.deliver(to())
+    assert outcome == NotNow(f"the socket of session review (pid {session.pid}) is served by uid 12345", busy=True)
+    assert session.got == []
+    session.socket_path.unlink()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(session.socket_path))
+        outcome = await backend.deliver(to())
+    assert outcome == NotNow(
+        f"session review (pid {session.pid}) cannot be reached at its socket (Connection refused)", busy=True
+    )
 
 
 async def test_nobody_of_that_name_and_several(

@@ -254,7 +254,7 @@ def test_a_hook_that_fails_acknowledges_nothing_and_the_row_comes_again(world: W
     """F1."""
     (row_id,) = world.store("x")
     status, said = ended(world.listen("--as", "alice", "--once", "--exec", "sh", "-c", "exit 1"))
-    assert status == 3
+    assert status == 4
     assert "1 unread for alice left for later" in said
     assert world.states([row_id]) == ["unread"]
     failed = world.event(row_id, "attempt_failed")

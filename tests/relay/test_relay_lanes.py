@@ -38,7 +38,7 @@ class Agents(Backend):
         self.there = set(there)
         self.seconds = seconds
         self.got: list[tuple[str, str, float]] = []
-        self.reached = trio.Event()
+        self.in_hand = 0
 
     def check(self) -> None:
         if "nobody" in self.there:
@@ -52,11 +52,12 @@ class Agents(Backend):
 
     async def deliver(self, message: Message) -> Outcome:
         answer = self.seconds.get(message.row.recipient.rpartition("/")[2], 0.0)
-        self.reached.set()
         if isinstance(answer, BaseException):
             raise answer
         if isinstance(answer, int | float):
+            self.in_hand += 1
             await trio.sleep(answer)
+            self.in_hand -= 1
             answer = HandedOff("read")
         self.got.append((message.row.recipient, message.text or "", trio.current_time()))
         return answer
@@ -138,7 +139,7 @@ async def test_an_agent_that_goes_in_the_middle_leaves_the_rest_unread(world: Wo
     agents = Agents("acme/x", x=5.0)
 
     async def go() -> None:
-        await agents.reached.wait()
+        await until(lambda: agents.in_hand)
         agents.there.clear()
         await trio.sleep(3600)
 
@@ -177,14 +178,14 @@ async def test_once_with_nobody_there_says_what_is_left(
     world: World, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.store("1", to="acme/off")
-    assert await run(listener(world, Agents(), once=True)) is Exit.NOTHING
+    assert await run(listener(world, Agents(), once=True)) is Exit.NOT_REACHED
     assert "1 unread for acme/ left for later" in capsys.readouterr().err
 
 
 async def test_a_stop_lets_every_row_in_hand_finish_for_a_second(world: World, autojump_clock: MockClock) -> None:
     ids = [*world.store("1", to="acme/quick"), *world.store("2", to="acme/slow")]
     agents = Agents("acme/slow", "acme/quick", slow=60.0, quick=0.5)
-    await run(listener(world, agents), agents.reached.wait)
+    await run(listener(world, agents), lambda: until(lambda: agents.in_hand == 2))
     assert world.states(ids) == ["handed_off", "unread"]
     assert [header.redelivery for header in world.inbox.headers(ids)] == [0, 1]
 
