@@ -89,3 +89,18 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert found.status == Exit.FAILED
     assert "✗ alice" in found.out
     assert "LISTENER DIED; next: wakehub listen --as alice" in found.out
+
+
+def test_top_without_a_terminal_names_what_does_without(process):
+    found = process("top")
+    assert found.status == Exit.UNAVAILABLE
+    assert "top needs a terminal" in found.err
+    assert "next: wakehub status" in found.err
+
+
+def test_top_without_rich_says_how_to_get_it(home):
+    script = "import sys; sys.modules['rich'] = None; from wakehub.cli import run; sys.exit(run(['top']))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert found.returncode == Exit.UNAVAILABLE
+    assert "top needs the package rich" in found.stderr
+    assert "pip install 'wakehub[cli]'" in found.stderr

@@ -5,7 +5,7 @@ import argparse
 from wakehub.cli import output
 from wakehub.cli.instance import instance
 from wakehub.cli.parser import Commands
-from wakehub.errors import Exit
+from wakehub.errors import Exit, Unavailable
 
 _KEYS = "name, state, presence, listener (names, pid, host, since_ms), last_listened_ms, unread, oldest_ms, "
 
@@ -34,6 +34,14 @@ def add(commands: Commands) -> None:
         + _KEYS
         + "last_hinted_ms, last_handed_off_ms, woken_by, trouble: overdue or dead_listener), note",
     )
+    commands.add(
+        "top",
+        "show the status live",
+        run_top,
+        examples=("wakehub top",),
+        details="Drawn anew when something changes. q or Ctrl-C ends it.\nIt wants the extra cli: pip install "
+        "'wakehub[cli]'. Exit: 0, 69 without that or without a terminal, 74 the terminal is gone.",
+    )
 
 
 def run_why(args: argparse.Namespace) -> int:
@@ -56,3 +64,17 @@ def run_status(args: argparse.Namespace) -> int:
     else:
         output.say(found.to_text())
     return found.exit
+
+
+def run_top(args: argparse.Namespace) -> int:
+    try:
+        from wakehub.ops.top import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "rich":
+            raise
+        raise Unavailable(
+            "top needs the package rich",
+            why="it is not installed",
+            remedy="pip install 'wakehub[cli]'; wakehub status shows the same once",
+        ) from error
+    return run(instance(args))
