@@ -18,6 +18,17 @@ async def test_the_first_signal_is_heard_and_none_kills() -> None:
         await ends.signalled()
 
 
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_says_whether_it_was_an_interrupt(first: signal.Signals) -> None:
+    with endings(os.getppid()) as ends:
+        assert not ends.is_interrupt()
+        os.kill(os.getpid(), first)
+        await ends.signalled()
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.lowlevel.checkpoint()
+        assert ends.is_interrupt() == (first is signal.SIGINT)
+
+
 async def test_what_was_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

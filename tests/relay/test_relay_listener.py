@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from relay_world import World
 from trio.testing import MockClock
 
 from wakehub.client.credentials import Credentials
+from wakehub.client.doorbell import Reason
 from wakehub.errors import Exit, Held
 from wakehub.inbox.clock import Now
 from wakehub.inbox.store import Lease, NotStored, RecordBusy
@@ -286,5 +288,70 @@ async def test_once_with_a_wait_gives_up_at_its_time(world: World, autojump_cloc
     assert trio.current_time() == pytest.approx(300, abs=0.1)
 
 
-async def test_a_stop_while_it_waits_for_the_first_row_is_no_failure(world: World, autojump_clock: MockClock) -> None:
-    await run_for(5, listener(world, Agent(), once=True, wait_s=300))
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_a_stop_before_the_first_row_is_not_taken_for_a_row(
+    world: World, autojump_clock: MockClock, interrupted: bool
+) -> None:
+    """An agent's loop takes 0 for "a message came"."""
+    ends = Endings(partial(trio.sleep, 5), trio.sleep_forever, lambda: interrupted)
+    one = listener(world, Agent(), once=True, wait_s=300)
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            await one.run(ends)
+    else:
+        assert await one.run(ends) is Exit.NOTHING
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_stop_behind_a_row_or_of_one_that_stays_is_an_end_like_any(
+    world: World, autojump_clock: MockClock, once: bool, interrupted: bool
+) -> None:
+    world.store("x")
+    agent = Agent(0.5)
+    one = listener(world, agent, once=once)
+    assert await one.run(Endings(agent.reached.wait, trio.sleep_forever, lambda: interrupted)) is Exit.DONE
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(NotNow("no space"), "no space"), (NotNow("busy", busy=True), "busy"), (Never(65, "not for it"), "not for it")],
+)
+async def test_once_with_a_row_that_cannot_be_handed_off_is_not_nothing(
+    world: World, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], answer: Outcome, said: str
+) -> None:
+    (row_id,) = world.store("x")
+    assert await run(listener(world, Agent(answer), once=True)) is Exit.NOT_REACHED
+    told = capsys.readouterr().err
+    assert row_id in told
+    assert said in told
+
+
+async def test_once_with_a_row_that_waits_for_its_next_try_is_not_nothing(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Another listener failed just before; rows of other senders than the one asked for do not count."""
+    world.store("x")
+    first = listener(world, Agent(NotNow("no space")), once=True)
+    assert await run(first) is Exit.NOT_REACHED
+    world.inbox.leases.release(first._token, Now.read())
+    second = listener(world, Agent(), once=True)
+    assert await run(second) is Exit.NOT_REACHED
+    world.inbox.leases.release(second._token, Now.read())
+    assert await run(listener(world, Agent(), once=True, sender="carl")) is Exit.NOTHING
+
+
+async def test_why_a_row_stays_is_said_once_until_the_reason_changes(
+    world: World, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (row_id,) = world.store("x")
+    one = listener(world, Agent())
+    row = world.inbox.claim(row_id, one._token, Now.read())
+    assert row is not None
+    for outcome in (NotNow("full 1"), NotNow("full 2"), NotNow("busy", busy=True), NotNow("gone"), NotNow("full 3")):
+        one._record(row, outcome, Reason.START)
+    said = [f"wakehub: {row_id} stays unread: {why}" for why in ("full 1", "gone", "full 3")]
+    assert capsys.readouterr().err.splitlines() == said
+    one._record(row, HandedOff("read"), Reason.START)
+    one._record(row, NotNow("full 4"), Reason.START)
+    assert "full 4" in capsys.readouterr().err

@@ -211,6 +211,34 @@ def test_a_signal_ends_it_with_0_and_frees_the_name(world: World, number: signal
     assert world.inbox.leases.last_holder("alice", Now.read()).reason == "released"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 3), (signal.SIGHUP, 3), (signal.SIGINT, 130)])
+def test_a_signal_before_the_first_message_is_no_message(
+    world: World, number: signal.Signals, status: int
+) -> None:
+    listener = world.listen("--as", "alice", "--once", "--wait", "600")
+    world.until_held()
+    assert stopped(listener, number)[0] == status
+    assert not world.is_held()
+
+
+@pytest.mark.skipif(not ON_LINUX, reason="there is no such device")
+def test_an_output_that_cannot_be_written_is_said_and_ends_a_look(world: World) -> None:
+    ids = world.store("one")
+    with open("/dev/full", "wb") as full:
+        status, said = ended(world.listen("--as", "alice", "--once", stdout=full))
+        assert status == 74
+        assert "cannot be written (No space left on device)" in said
+        assert world.states(ids) == ["unread"]
+        (header,) = world.inbox.headers(ids)
+        assert (header.redelivery, header.attempts) == (0, 0)
+        staying = world.listen("--as", "alice", stdout=full)
+        until(lambda: world.inbox.headers(ids)[0].attempts > 1, "it is tried again")
+        status, said = stopped(staying)
+    assert status == 0
+    assert said.count(f"{ids[0]} stays unread: the output cannot be written (No space left on device)") == 1
+    assert ended(world.listen("--as", "alice", "--once"))[0] in (0, 4)
+
+
 def test_a_signal_in_the_middle_of_a_row_acknowledges_nothing(world: World) -> None:
     ids = world.store("x" * 200_000)
     listener = world.listen("--as", "alice")

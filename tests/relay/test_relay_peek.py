@@ -1,11 +1,22 @@
 """`listen --no-ack`: looking changes nothing."""
 
 import json
+import os
 import signal
+from functools import partial
 
+import pytest
+import trio
+import trio.testing
 from relay_world import World, ended, read_block, stopped
 
+from wakehub.errors import Exit
 from wakehub.inbox.clock import Now
+from wakehub.relay.backends.stdout import Output
+from wakehub.relay.endings import Endings
+from wakehub.relay.keyring import Keyring
+from wakehub.relay.options import ListenOptions
+from wakehub.relay.peek import Peek
 
 
 def test_looking_leaves_everything_as_it_was(world: World) -> None:
@@ -71,3 +82,18 @@ def test_a_reader_that_goes_is_noticed(world: World) -> None:
     assert "| one" in read_block(peek)
     peek.stdout.close()  # type: ignore[union-attr]
     assert ended(peek)[0] == 74
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_a_stop_before_anything_was_seen(
+    world: World, autojump_clock: trio.testing.MockClock, interrupted: bool
+) -> None:
+    with open(os.devnull, "wb") as out:
+        options = ListenOptions(once=True, wait_s=600, acknowledge=False)
+        peek = Peek(options, ["alice"], world.inbox, Output(out.fileno(), "agent"), Keyring(world.config.paths))
+        ends = Endings(partial(trio.sleep, 5), trio.sleep_forever, lambda: interrupted)
+        if interrupted:
+            with pytest.raises(KeyboardInterrupt):
+                await peek.run(ends)
+        else:
+            assert await peek.run(ends) is Exit.NOTHING

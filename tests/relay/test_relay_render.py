@@ -109,7 +109,8 @@ def test_over_an_hour_is_stale_and_a_clock_behind_is_no_age(after_s: int, stale:
 
 
 def test_a_line() -> None:
-    assert text("line", "two\nlines\n") == f"{ID} from bob · verified · 4 s old: two\\nlines\\n\n"
+    assert text("line", "two\nlines\n") == f"{ID} from bob · verified · 4 s old: two\\nlines\n"
+    assert text("line", "a blank line\n\n").endswith(": a blank line\\n\n")  # one end of line is no content, two are
 
 
 FORGERIES = [

@@ -1,5 +1,6 @@
 """What proves that a message is out, on real descriptors of every kind (faults F1, F7)."""
 
+import errno
 import os
 import pty
 import resource
@@ -18,7 +19,8 @@ from wakehub.errors import Exit
 from wakehub.relay.backends import HandedOff, NotNow, OutputGone
 from wakehub.relay.backends.stdout import Kind, Output, kind_of
 from wakehub.relay.message import Message
-from wakehub.relay.render import render
+from wakehub.relay.options import Format
+from wakehub.relay.render import TORN_END, render
 
 PROVEN = "read" if sys.platform == "linux" else "buffered"
 BIG = message("x" * 200_000)
@@ -181,6 +183,98 @@ async def test_a_file_that_cannot_grow_is_not_now_and_in_doubt(tmp_path: Path) -
     assert isinstance(outcome, NotNow)
     assert outcome.in_doubt
     assert "too large" in outcome.reason
+
+
+class Growing:
+    """A regular file as output that may only grow to `limit` bytes for now; `flags` as the shell opens it."""
+
+    def __init__(self, path: Path, flags: int, there: bytes = b"") -> None:
+        self.path = path
+        path.write_bytes(there)
+        self.fd = os.open(path, os.O_WRONLY | flags)
+        self._before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    async def deliver(self, output: Output, one: Message, limit: int | None = None) -> object:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self._before[0] if limit is None else limit, self._before[1]))
+        try:
+            return await output.deliver(one)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
+
+
+@pytest.fixture(params=[0, os.O_APPEND, os.O_TRUNC], ids=["<>", ">>", ">"])
+def growing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Growing]:
+    there = b"" if request.param == os.O_TRUNC else b"what was there\n"
+    made = Growing(tmp_path / "out", request.param, there)
+    os.lseek(made.fd, 0, os.SEEK_END)
+    yield made
+    os.close(made.fd)
+
+
+@pytest.mark.parametrize("form", ["agent", "line", "json"])
+async def test_half_a_message_in_a_file_is_taken_back_and_the_next_try_is_whole(growing: Growing, form: Format) -> None:
+    before = growing.path.read_bytes()
+    output = Output(growing.fd, form)
+    for limit in (1000, 5000):
+        assert isinstance(await growing.deliver(output, BIG, limit), NotNow)
+        assert growing.path.read_bytes() == before
+    assert await growing.deliver(output, BIG) == HandedOff("synced")
+    assert growing.path.read_bytes() == before + render(BIG, form)
+
+
+@pytest.mark.parametrize("form", ["agent", "line", "json"])
+async def test_what_another_wrote_behind_half_a_message_stays_and_the_next_try_begins_a_line(
+    tmp_path: Path, form: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(tmp_path / "out", os.O_APPEND)
+    output, write = Output(growing.fd, form), os.write
+
+    def half_and_then_full(fd: int, data: bytes) -> int:
+        if not growing.path.stat().st_size:
+            return write(fd, data[:1000])
+        with growing.path.open("ab") as other:
+            other.write(b"foreign")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half_and_then_full)
+        assert isinstance(await output.deliver(BIG), NotNow)
+    assert await output.deliver(BIG) == HandedOff("synced")
+    assert await output.deliver(BIG) == HandedOff("synced")
+    os.close(growing.fd)
+    whole = render(BIG, form)
+    assert growing.path.read_bytes() == whole[:1000] + b"foreign" + TORN_END[form].encode() + whole * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such device")
+async def test_a_full_device_is_tried_again_and_without_patience_is_gone() -> None:
+    fd = os.open("/dev/full", os.O_WRONLY)
+    try:
+        outcome = await Output(fd, "agent").deliver(message())
+        assert isinstance(outcome, NotNow)
+        assert not outcome.in_doubt  # nothing of it came out
+        with pytest.raises(OutputGone, match="cannot be written") as caught:
+            await Output(fd, "agent", patient=False).deliver(message())
+        assert caught.value.exit == Exit.OUTPUT_GONE
+    finally:
+        os.close(fd)
+
+
+async def test_a_stream_with_half_a_message_takes_no_other(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can be taken back from no reader must have nothing behind it."""
+    output, real = Output(pair.write, "json"), os.write
+    told: list[int] = []
+
+    def fails_then(fd: int, data: bytes) -> int:
+        told.append(fd)
+        if len(told) > 1:
+            raise OSError(errno.ENOBUFS, "No buffer space available")
+        return real(fd, data[:100])
+
+    monkeypatch.setattr(os, "write", fails_then)
+    with pytest.raises(OutputGone, match="cannot be written") as caught:
+        await output.deliver(message("hello"))
+    assert caught.value.in_doubt
 
 
 async def test_a_terminal_is_written_and_its_end_is_seen() -> None:

@@ -17,10 +17,11 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """What to wait for: each returns when it happened."""
+    """What to wait for: each returns when it happened. `is_interrupt`: the signal came from the keyboard."""
 
     signalled: Callable[[], Awaitable[None]]
     orphaned: Callable[[], Awaitable[None]]
+    is_interrupt: Callable[[], bool] = lambda: False
 
 
 @contextmanager
@@ -32,15 +33,17 @@ def endings(parent: int) -> Iterator[Endings]:
     the process behind the block and so kills it on the last step.
     """
     caught = trio.Event()
+    heard: list[int] = []
     token = trio.lowlevel.current_trio_token()
 
     def heed(number: int, frame: object) -> None:
+        heard.append(number)
         token.run_sync_soon(caught.set, idempotent=True)
 
     heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, heed) for number in heeded]
     try:
-        yield Endings(caught.wait, partial(parent_gone, parent))
+        yield Endings(caught.wait, partial(parent_gone, parent), lambda: heard[:1] == [signal.SIGINT])
     finally:
         for number, handler in zip(heeded, before, strict=True):
             signal.signal(number, handler)

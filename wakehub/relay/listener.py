@@ -13,6 +13,7 @@ Where agents are apart (`Backend.is_apart`) each that is there has a lane: its r
 those of the others. Rows of an agent that is not there are not even claimed; that it comes rings as a wake does.
 """
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ from wakehub.relay.options import ListenOptions
 from wakehub.visible import visible
 
 _NEVER: Final = float("inf")
+_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,15 @@ class Listener:
         self._is_stopping = False
         self._error: WakehubError | None = None
         self._handed_off = 0
+        self._refused = 0
+        self._stuck: dict[str, str] = {}
 
     async def run(self, ends: Endings) -> Exit:
-        """Deliver until it is over; the exit status. Raises the error that ended it, if one did."""
+        """Deliver until it is over; the exit status.
+
+        Raises the error that ended it, if one did, and `KeyboardInterrupt` for one that was to end with a first
+        message and was interrupted from the keyboard before.
+        """
         self._renewed = trio.current_time()
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
@@ -110,7 +118,7 @@ class Listener:
             nursery.cancel_scope.cancel()
         if self._error is not None:
             raise self._error
-        return self._exit()
+        return self._exit(ends)
 
     def stop(self, error: WakehubError | None = None) -> None:
         """End the loop. Asked to by a signal, it gives a row in hand a second to finish; by an `error`, none."""
@@ -119,11 +127,24 @@ class Listener:
         grace_s = STOP_IN_HAND_MS / 1000 if self._in_hand and error is None else 0.0
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + grace_s)
 
-    def _exit(self) -> Exit:
-        if not self._task.options.once or self._handed_off or self._is_stopping:
+    def _exit(self, ends: Endings) -> Exit:
+        """With `--once`, 0 says that a message came, and 3 that there was none: nothing else may look like these."""
+        if not self._task.options.once or self._handed_off:
             return Exit.DONE
+        if ends.is_interrupt():
+            raise KeyboardInterrupt
         tell(nothing_for(self._inbox, self._task.names))
-        return Exit.NOTHING
+        return Exit.NOT_REACHED if self._refused or self._left() else Exit.NOTHING
+
+    def _left(self) -> int:
+        """How many rows are there that this listener could not hand off."""
+        now = Now.read()
+        ours = [
+            box
+            for box in self._boxes()
+            if (lease := self._inbox.leases.resolve(box, now)) and lease.token == self._token
+        ]
+        return sum(self._inbox.count_unread(box, senders=self._senders, now=now) for box in ours)
 
     # --- what ends it ---
 
@@ -262,8 +283,10 @@ class Listener:
 
     def _reachable(self) -> Sequence[str]:
         """The recipients whose agent is there and has no lane yet."""
-        boxes = [box for box in self._inbox.boxes() if any(covers(name, box) for name in self._task.names)]
-        return [box for box in boxes if box not in self._lanes and self._backend.exists(box)]
+        return [box for box in self._boxes() if box not in self._lanes and self._backend.exists(box)]
+
+    def _boxes(self) -> list[str]:
+        return [box for box in self._inbox.boxes() if any(covers(name, box) for name in self._task.names)]
 
     async def _lane(self, recipient: str, reason: Reason) -> None:
         try:
@@ -340,10 +363,21 @@ class Listener:
             case HandedOff(proof):
                 done = self._inbox.hand_off(row.id, self._token, proof, Now.read(), woken_by=reason.value)
                 self._handed_off += done
+                self._stuck.pop(row.recipient, None)
             case NotNow():
                 self._put_back(row, outcome)
+                self._say_stuck(row, outcome)
             case Never(code, why):
-                self._inbox.fail(row.id, self._token, code, why, Now.read())
+                self._refused += self._inbox.fail(row.id, self._token, code, why, Now.read())
+                tell(f"{row.id} can never be handed off: {visible(why)}")
+
+    def _say_stuck(self, row: Row, outcome: NotNow) -> None:
+        """Say why a row stays, once until there is another reason. While it runs, a busy agent is no trouble."""
+        trouble = _NUMBER.sub("", outcome.reason)
+        if trouble == self._stuck.get(row.recipient) or (outcome.busy and not self._task.options.once):
+            return
+        self._stuck[row.recipient] = trouble
+        tell(f"{row.id} stays unread: {visible(outcome.reason)}")
 
     def _put_back(self, row: Row, outcome: NotNow) -> None:
         now = Now.read()

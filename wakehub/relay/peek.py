@@ -41,7 +41,10 @@ class Peek:
         self._error: WakehubError | None = None
 
     async def run(self, ends: Endings) -> Exit:
-        """Show until it is over; 0, or 3 when nothing was there. Raises the error that ended it, if one did."""
+        """Show until it is over; 0, or 3 when nothing was there.
+
+        Raises the error that ended it, if one did, and `KeyboardInterrupt` when it was to end with something seen.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._heed, ends.signalled, nursery, None)
             if self._output.dies_with_parent:
@@ -54,6 +57,8 @@ class Peek:
         if self._error is not None:
             raise self._error
         if self._options.once and not self._seen:
+            if ends.is_interrupt():
+                raise KeyboardInterrupt
             tell(nothing_for(self._inbox, self._names))
             return Exit.NOTHING
         return Exit.DONE

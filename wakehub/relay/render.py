@@ -18,6 +18,9 @@ from wakehub.relay.options import Format
 from wakehub.visible import visible
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._:/-]")
+TORN_END: Final[dict[Format, str]] = {"agent": "\n---\n", "line": "\n", "json": "\n"}
+"""What ends a message that was cut short, so that the next one is not taken for a part of it."""
+
 _VERDICT: Final[dict[Verified, str]] = {
     "yes": "verified",
     "at_the_time": "verified at the time",
@@ -56,7 +59,7 @@ def _agent(message: Message) -> str:
 
 def _line(message: Message) -> str:
     text = message.text
-    shown = _binary(message) if text is None else visible(text)
+    shown = _binary(message) if text is None else visible(text.removesuffix("\n"))  # the end of a line, not of a text
     outside = f" · from outside ({_workspace(message)})" if message.is_from_outside else ""
     files = "".join(f" · file {file}" for file in _files(message))
     return f"{_head(message)}{outside}: {shown}{files}\n"

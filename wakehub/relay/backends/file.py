@@ -13,7 +13,6 @@ import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import trio
 
@@ -22,11 +21,8 @@ from wakehub.errors import CannotCreate, Unsafe
 from wakehub.relay.backends import Backend, HandedOff, NotNow, Outcome
 from wakehub.relay.message import Message
 from wakehub.relay.options import Format
-from wakehub.relay.render import render
+from wakehub.relay.render import TORN_END, render
 from wakehub.visible import visible
-
-_TORN_END: Final[dict[Format, bytes]] = {"agent": b"\n---\n", "line": b"\n", "json": b"\n"}
-"""What ends a message that a crash cut short, so that the next one is not taken for a part of it."""
 
 
 class Mailbox(Backend):
@@ -74,7 +70,7 @@ class Mailbox(Backend):
 
     def _end_of_torn(self, fd: int, size: int) -> bytes:
         is_torn = size and os.pread(fd, 1, size - 1) != b"\n"
-        return _TORN_END[self._form] if is_torn else b""
+        return TORN_END[self._form].encode() if is_torn else b""
 
     def _leads_to(self, fd: int) -> bool:
         try:

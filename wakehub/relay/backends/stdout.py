@@ -13,6 +13,10 @@ is written, so at most one is in doubt.
 
 Writing never blocks the listener: in pieces that fit, when the descriptor says so, and in a worker thread, since the
 descriptor's flags are shared with other processes and not ours to change.
+
+No half of a message stays with another one behind it. On a regular file what could not be written whole is cut off
+again, if nothing else was written behind it; if something was, the next message begins on a line of its own. Of a
+stream nothing can be taken back: once a part of a message is out and the rest cannot follow, the output is gone.
 """
 
 import errno
@@ -33,7 +37,7 @@ from wakehub.limits import PROOF_FIRST_POLL_MS, PROOF_POLL_CAP_MS
 from wakehub.relay.backends import Backend, HandedOff, NotNow, Outcome, OutputGone
 from wakehub.relay.message import Message
 from wakehub.relay.options import Format
-from wakehub.relay.render import render
+from wakehub.relay.render import TORN_END, render
 
 _COUNT: Final = struct.Struct("i")
 _GONE: Final = frozenset({errno.EPIPE, errno.EBADF, errno.EIO, errno.ECONNRESET, errno.ENOTCONN, errno.ENXIO})
@@ -67,10 +71,13 @@ def kind_of(fd: int) -> Kind:
 class Output(Backend):
     """Delivers to the descriptor `fd` in one format; see the table above for what proves it."""
 
-    def __init__(self, fd: int, form: Format) -> None:
+    def __init__(self, fd: int, form: Format, *, patient: bool = True) -> None:
+        """`patient`: an output that cannot be written is tried again; otherwise it counts as gone."""
         self._fd = fd
         self._form = form
+        self._patient = patient
         self._kind = kind_of(fd)
+        self._is_torn = False
         self._kernel_tells = _kernel_tells(fd, self._kind)
         self.mode = f"format {form}; a message is acknowledged once its reader has it"
         self.dies_with_parent = self._kind in (Kind.TERMINAL, Kind.PIPE, Kind.SOCKET)
@@ -90,35 +97,84 @@ class Output(Backend):
             self.check()
             await self._write(data)
             return HandedOff(await self._prove())
+        except _Unwritten as failed:
+            return self._later(failed)
         except OSError as error:
-            if error.errno in _GONE:
-                raise OutputGone(f"the output is gone ({error.strerror})", in_doubt=True) from error
-            return NotNow(f"cannot write: {error.strerror}", in_doubt=True)
+            return self._later(_Unwritten(error, len(data)))
 
     async def show(self, message: Message) -> None:
         """Write a message without asking for proof, for one that is only looked at; raises `OutputGone`."""
         try:
             await self._write(render(message, self._form))
-        except OSError as error:
-            raise OutputGone(f"the output cannot be written ({error.strerror})") from error
+        except _Unwritten as failed:
+            raise OutputGone(f"the output cannot be written ({failed.why})") from failed
+
+    def _later(self, failed: "_Unwritten") -> NotNow:
+        """Whether it can be tried again behind this failure; raises `OutputGone` when it cannot."""
+        is_out = failed.written > 0
+        if failed.code in _GONE:
+            raise OutputGone(f"the output is gone ({failed.why})", in_doubt=is_out)
+        if not self._patient or (is_out and self._kind is not Kind.FILE):
+            raise OutputGone(f"the output cannot be written ({failed.why})", in_doubt=is_out)
+        return NotNow(f"the output cannot be written ({failed.why})", in_doubt=is_out)
 
     async def _write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        says_when = self._kind not in (Kind.FILE, Kind.DEVICE)
-        while rest:
-            piece = rest[: select.PIPE_BUF] if says_when else rest
-            if says_when:
-                await trio.lowlevel.wait_writable(self._fd)
+        """Write all of it; raises `_Unwritten`."""
+        if self._kind is Kind.FILE:  # not abandoned when cancelled: it takes no reader, and leaves no half behind
+            await trio.to_thread.run_sync(self._append, data)
+            return
+        written = 0
+        while written < len(data):
             try:
-                written = await trio.to_thread.run_sync(os.write, self._fd, piece, abandon_on_cancel=True)
-            except BlockingIOError:  # another process made it non-blocking, and a third one filled it
-                continue
-            rest = rest[written:]
+                written += await self._write_some(memoryview(data)[written:])
+            except OSError as error:
+                raise _Unwritten(error, written) from error
+
+    async def _write_some(self, rest: memoryview) -> int:
+        if self._kind is not Kind.DEVICE:
+            await trio.lowlevel.wait_writable(self._fd)
+            rest = rest[: select.PIPE_BUF]
+        try:
+            return await trio.to_thread.run_sync(os.write, self._fd, rest, abandon_on_cancel=True)
+        except BlockingIOError:  # another process made it non-blocking, and a third one filled it
+            return 0
+
+    def _append(self, data: bytes) -> None:
+        """Write to a regular file and see it on disk, or leave the file as it was found."""
+        rest = memoryview((TORN_END[self._form].encode() if self._is_torn else b"") + data)
+        start, written = None, 0
+        try:
+            start = self._end()
+            while written < len(rest):
+                written += os.write(self._fd, rest[written:])
+            os.fsync(self._fd)
+        except OSError as error:
+            if written and not self._cut(start, written):
+                self._is_torn = written < len(rest)
+            raise _Unwritten(error, written) from error
+        self._is_torn = False
+
+    def _end(self) -> int | None:
+        """Where the file ends, if that is where the next write goes."""
+        size = os.fstat(self._fd).st_size
+        if fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND:
+            return size
+        return size if os.lseek(self._fd, 0, os.SEEK_CUR) == size else None
+
+    def _cut(self, start: int | None, written: int) -> bool:
+        """Take back `written` bytes from `start` on, unless something else was written behind them."""
+        try:
+            if start is None or self._end() != start + written:
+                return False
+            os.ftruncate(self._fd, start)
+            os.lseek(self._fd, start, os.SEEK_SET)
+        except OSError:
+            return False
+        return True
 
     async def _prove(self) -> str:
         match self._kind:
             case Kind.FILE:
-                await trio.to_thread.run_sync(os.fsync, self._fd, abandon_on_cancel=True)
                 return "synced"
             case Kind.TERMINAL | Kind.DEVICE:
                 return "written"
@@ -140,6 +196,16 @@ class Output(Backend):
             self.check()
         except OutputGone as gone:
             raise OutputGone(gone.what, in_doubt=True) from None
+
+
+class _Unwritten(Exception):
+    """`written` bytes of a message went out, and then `error` stood in the way."""
+
+    def __init__(self, error: OSError, written: int) -> None:
+        super().__init__(str(error))
+        self.code = error.errno
+        self.why = error.strerror or "the write failed"
+        self.written = written
 
 
 def _kernel_tells(fd: int, kind: Kind) -> bool:
