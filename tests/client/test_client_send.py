@@ -146,6 +146,16 @@ def test_nobody_is_listening_and_since_when(world: World) -> None:
     assert world.notes()[0].startswith("nobody is listening for alice since 20")
 
 
+def test_a_new_own_name_that_may_be_a_slip_is_remarked_on(world: World) -> None:
+    world.enroll("alice")
+    world.send(to="bob", sender="alcie")
+    world.send(to="bob", sender="zoe")
+    assert [note for note in world.notes() if "enrolled" in note] == [
+        "enrolled alcie; did you mean alice?",
+        "enrolled zoe",
+    ]
+
+
 def test_a_name_never_seen_is_kept_and_one_seen_before_is_not_remarked_on(world: World) -> None:
     world.send(ttl_s=3600)
     assert "alice has never been seen; kept for 1 h" in world.notes()

@@ -20,6 +20,7 @@ from wakehub.files import Lock
 from wakehub.identity import enrolment, keys
 from wakehub.identity.enrolment import Agent
 from wakehub.identity.keys import KeyPair
+from wakehub.identity.nearness import near
 from wakehub.visible import visible
 
 
@@ -102,6 +103,12 @@ def ensure_agent(config: Config, name: str) -> AgentKey:
         change = enrolment.enroll(paths, name, config.hub_id, time.time())
         agent, newly_enrolled = change.agent, change.event is not None
     return AgentKey(name, _own_key(paths.agent_key(name), agent), agent.generation, newly_enrolled)
+
+
+def enrolled(config: Config, name: str) -> str:
+    """What to say of `name`, which was enrolled just now: a new name may be a slip for one that was there."""
+    meant = near(name, enrolment.read_registry(config.paths).names())
+    return f"enrolled {name}" + (f"; did you mean {' or '.join(meant)}?" if meant else "")
 
 
 def _own_key(path: Path, agent: Agent) -> KeyPair:

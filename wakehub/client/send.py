@@ -17,7 +17,7 @@ from typing import Final
 from wakehub.client import background, spool
 from wakehub.client import names as own_names
 from wakehub.client.credentials import obtain
-from wakehub.client.home import AgentKey, ensure_home
+from wakehub.client.home import AgentKey, enrolled, ensure_home
 from wakehub.client.poke import Answer, Missing, poke
 from wakehub.client.presence import presence
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
@@ -93,7 +93,7 @@ def send(
     if agent is None:
         receipts.note("not signed: the enrolled key cannot be read here")
     elif agent.newly_enrolled:
-        receipts.note(f"enrolled {own.name}")
+        receipts.note(enrolled(config, own.name))
     with contextlib.ExitStack() as opened:
         try:
             inbox = opened.enter_context(SqliteInbox.open(config.paths.record, guard=_guard(config)))

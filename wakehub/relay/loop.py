@@ -13,11 +13,10 @@ import trio
 from wakehub.client import background
 from wakehub.client import names as own_names
 from wakehub.client.credentials import Credentials, obtain
-from wakehub.client.home import ensure_home
+from wakehub.client.home import enrolled, ensure_home
 from wakehub.config import Config, check_poll
 from wakehub.errors import Exit, Held
-from wakehub.identity.enrolment import check_address, check_namespace, read_registry
-from wakehub.identity.nearness import near
+from wakehub.identity.enrolment import check_address, check_namespace
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.sqlite import SqliteInbox
@@ -149,8 +148,7 @@ def enrol(config: Config, names: Names, inbox: Inbox, environ: Mapping[str, str]
     for each in filter(None, agents):
         inbox.open_box(each.agent_id, each.generation, Now.read())
         if each.newly_enrolled:
-            meant = near(each.agent_id, read_registry(config.paths).names())
-            tell(f"enrolled {each.agent_id}" + (f"; did you mean {' or '.join(meant)}?" if meant else ""))
+            tell(enrolled(config, each.agent_id))
     return credentials, is_new
 
 
