@@ -1,7 +1,9 @@
 """What `wakehub doctor` asks of the record: is it whole, and what is left of listeners that died (faults F28, F68)."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,28 @@ def test_rows_of_the_systems_own_principals_expire_without_notice(path: Path) ->
         inbox.append(NewRow(DOCTOR, DOCTOR, b"x", ttl_s=1), now)
         assert [row.recipient for row in inbox.expire(now.later(2000))] == [DOCTOR]
         assert inbox.unread(DOCTOR) == []
+
+
+def test_a_changed_body_is_told_although_sqlite_sees_nothing_wrong(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("UPDATE message SET body = zeroblob(3000) WHERE rseq = 3")
+        raw.commit()
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with SqliteInbox.open(path, create=False) as inbox:
+        (found,) = inbox.damage()
+        assert inbox.unread("alice")[2].id in found
+
+
+def test_text_that_is_none_is_damage(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("UPDATE message SET origin = CAST(x'ff' AS TEXT) WHERE rseq = 3")
+        raw.commit()
+    with SqliteInbox.open(path, create=False) as inbox, pytest.raises(RecordDamaged, match="UTF-8"):
+        inbox.unread("alice")
+
+
+def test_a_schema_number_that_cannot_be_is_damage(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("PRAGMA user_version = 0")
+    with pytest.raises(RecordDamaged, match="no schema number"):
+        SqliteInbox.open(path, create=False)

@@ -101,7 +101,7 @@ def test_every_table_is_strict(record: Path) -> None:
     with raw(record) as connection:
         tables = connection.execute("PRAGMA table_list").fetchall()
     ours = {name: strict for _, name, _, _, _, strict in tables if not name.startswith("sqlite_")}
-    assert set(ours) == {"message", "event", "attachment", "box", "taken", "lease", "past_lease"}
+    assert set(ours) == {"message", "event", "attachment", "box", "taken", "lease", "past_lease", "activity"}
     assert set(ours.values()) == {1}
 
 

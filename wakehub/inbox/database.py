@@ -110,6 +110,10 @@ class Database:
         except UnicodeEncodeError:
             return self._connection.execute(statement, _escaped(params)).fetchall()
 
+    def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """As `execute`, but one row after another, for a result that may be as large as the record."""
+        return iter(self._connection.execute(statement))
+
     def data_version(self) -> int:
         """A number that changes with every commit to the file but for those of the watching connection: it has none."""
         with self._lock, _translated(self.path, writing=False):
@@ -214,6 +218,8 @@ def _check_application(path: Path, connection: sqlite3.Connection) -> None:
         )
     if (mode := _pragma(connection, "journal_mode")) != "wal":
         raise _damaged(path, f"its journal mode is {mode}")
+    if _pragma(connection, "user_version") < 1:  # it was made whole before it had its name
+        raise _damaged(path, "it has no schema number")
 
 
 def _upgrade(path: Path, connection: sqlite3.Connection) -> None:
@@ -295,6 +301,8 @@ def _meaning(path: Path, error: sqlite3.Error, writing: bool) -> WakehubError | 
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return _unwritable(path, why)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_IOERR:
+            return _damaged(path, why)
+        case None if isinstance(error, sqlite3.OperationalError):  # Python's own: text that is not UTF-8
             return _damaged(path, why)
     return None
 
