@@ -23,18 +23,35 @@ from wakehub.relay.message import Message
 PATIENCE_S = 20.0
 BORN_MS = 1_800_000_000_000
 
-KILLED_BEFORE_ACKNOWLEDGING = (
-    sys.executable,
-    "-c",
-    """
+_KILLED = """
 import os, sys
 from wakehub.inbox.sqlite import SqliteInbox
-SqliteInbox.hand_off = lambda *arguments, **named: os.kill(os.getpid(), 9)
+real = SqliteInbox.{name}
+def killed(*arguments, **named):
+    {first}
+    real(*arguments, **named)
+    os.kill(os.getpid(), 9)
+SqliteInbox.{name} = killed
 from wakehub.cli import run
 sys.exit(run(sys.argv[4:]))
-""",
-)
-"""What a listener runs under to be killed with -9 between a hand-off and its acknowledgement."""
+"""
+
+
+def killed_at(point: str) -> tuple[str, ...]:
+    """What a listener runs under to be killed with -9 at a named point of its first hand-off.
+
+    `claimed`: the row is its own, nothing is out. `handed over`: the agent has it, nothing is recorded.
+    `acknowledged`: that is recorded, the next row is not touched.
+    """
+    name, first = {
+        "claimed": ("claim", "pass"),
+        "handed over": ("hand_off", "os.kill(os.getpid(), 9)"),
+        "acknowledged": ("hand_off", "pass"),
+    }[point]
+    return (sys.executable, "-c", _KILLED.format(name=name, first=first))
+
+
+KILLED_BEFORE_ACKNOWLEDGING = killed_at("handed over")
 
 
 def row(body: bytes | str = "hello", **fields: Any) -> Row:

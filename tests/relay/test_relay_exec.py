@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from relay_world import World, ended, message, stopped, until
+from relay_world import World, ended, killed_at, message, stopped, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from wakehub.errors import Exit, WakehubError
+from wakehub.inbox.store import RecordBusy
 from wakehub.limits import MAX_HOOK_VARIABLE_BYTES
 from wakehub.relay.backends import HandedOff, Never, NotNow, Outcome
 from wakehub.relay.backends.exec import Hook, variables
@@ -226,6 +227,14 @@ async def test_a_program_that_goes_away_later_is_a_failed_attempt(tmp_path: Path
     assert await one.deliver(message()) == NotNow(f"cannot start {path}: No such file or directory")
 
 
+async def test_a_record_that_is_busy_is_no_failure_of_the_hook() -> None:
+    def unread(name: str) -> int:
+        raise RecordBusy("the record is busy")
+
+    outcome = await Hook(["cat"], ENVIRON, unread).deliver(message())
+    assert outcome == NotNow("the record is busy", busy=True)
+
+
 # --- with the loop ---
 
 
@@ -303,6 +312,30 @@ def test_killed_right_behind_a_hook_that_took_it_the_row_comes_again_with_its_ma
     assert ended(world.listen("--as", "alice", "--once", "--exec", "sh", "-c", script))[0] == 0
     assert out.read_text() == f"{row_id} 1\n"
     assert world.states([row_id]) == ["handed_off"]
+
+
+@pytest.mark.parametrize(
+    ("point", "seen", "states", "marks"),
+    [
+        ("claimed", 0, ["claimed", "unread"], ["1", "0"]),
+        ("handed over", 1, ["claimed", "unread"], ["0", "1", "0"]),
+        ("acknowledged", 1, ["handed_off", "unread"], ["0", "0"]),
+    ],
+)
+def test_killed_at_any_point_nothing_is_lost_and_only_what_may_have_been_seen_comes_again(
+    world: World, tmp_path: Path, point: str, seen: int, states: list[str], marks: list[str]
+) -> None:
+    ids = world.store("one", "two")
+    out = tmp_path / "out"
+    arguments = ("--as", "alice", "--once", "--exec", "sh", "-c", f'echo "$WAKEHUB_ID $WAKEHUB_REDELIVERY" >>{out}')
+    assert world.listen(*arguments, command=killed_at(point)).wait(20) == -signal.SIGKILL
+    assert world.states(ids) == states
+    assert (len(out.read_text().splitlines()) if out.exists() else 0) == seen
+    assert ended(world.listen(*arguments))[0] == 0
+    assert world.states(ids) == ["handed_off"] * 2
+    lines = [line.split() for line in out.read_text().splitlines()]
+    assert [mark for _, mark in lines] == marks
+    assert list(dict.fromkeys(row_id for row_id, _ in lines)) == ids
 
 
 def test_the_listener_outlives_its_parent_and_its_reader(world: World, tmp_path: Path) -> None:

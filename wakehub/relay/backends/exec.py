@@ -28,6 +28,7 @@ from typing import Final
 import trio
 
 from wakehub.errors import Exit, WakehubError
+from wakehub.inbox.store import RecordBusy
 from wakehub.limits import BACKEND_DEADLINE_SECONDS, MAX_HOOK_VARIABLE_BYTES
 from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome
 from wakehub.relay.message import Message, document
@@ -58,7 +59,10 @@ class Hook(Backend):
         """It is started anew each time, so there is nothing that could be gone."""
 
     async def deliver(self, message: Message) -> Outcome:
-        environ = self._environ | variables(message, self._unread(message.row.recipient))
+        try:
+            environ = self._environ | variables(message, self._unread(message.row.recipient))
+        except RecordBusy as error:
+            return NotNow(str(error), busy=True)
         try:
             process = await trio.lowlevel.open_process(
                 self._command, stdin=subprocess.PIPE, env=environ, start_new_session=True
