@@ -10,7 +10,7 @@ from wakehub.client.credentials import Credentials, needs_renewal, obtain
 from wakehub.client.home import ensure_home
 from wakehub.errors import Unsafe
 from wakehub.identity.delegation import Bundle, Certificate
-from wakehub.identity.keys import KeyPair, b64, verify
+from wakehub.identity.keys import KeyPair, b64, replace_key, verify, write_key
 
 
 def in_environment(bundle: Bundle) -> dict[str, str]:
@@ -25,6 +25,36 @@ def test_a_bundle_is_minted_from_the_enrolled_key_with_a_new_session_key_each_ti
     assert verify(key.public, certificate.signed_bytes(), certificate.signature)
     begin, end = one.window()
     assert end - begin == 3600 * 1_000_000_000
+
+
+def test_an_enrolled_key_that_was_replaced_is_used_from_then_on(tmp_path: Path, key: KeyPair) -> None:
+    path = tmp_path / "alice.key"
+    write_key(path, "alice", key)
+    source, other = Credentials("alice", "wakehub", key, Path("/nowhere"), path), KeyPair.generate()
+
+    def signed_by(pair: KeyPair) -> bool:
+        certificate = Certificate.decode(source.bundle(NOW_S, {}).certificate)
+        return verify(pair.public, certificate.signed_bytes(), certificate.signature)
+
+    assert signed_by(key)
+    replace_key(path, "alice", other)
+    assert signed_by(other)
+    path.unlink()  # or out of reach: the hub decides whether the key at hand still counts
+    assert signed_by(key)
+
+
+@pytest.mark.parametrize(
+    ("has_key", "environ", "words"),
+    [
+        (True, {}, "wakehub enroll alice"),
+        (False, {}, "wakehub delegate alice"),
+        (False, {"WAKEHUB_BUNDLE": "x"}, "start it again"),
+    ],
+)
+def test_the_remedy_is_one_for_the_source_that_is_used(
+    key: KeyPair, has_key: bool, environ: dict[str, str], words: str
+) -> None:
+    assert words in Credentials("alice", "wakehub", key if has_key else None, Path("/x")).remedy(environ)
 
 
 def test_the_variable_comes_first_and_the_file_last(tmp_path: Path, key: KeyPair, bundle: Bundle) -> None:

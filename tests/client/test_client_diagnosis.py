@@ -80,3 +80,10 @@ def test_the_binding(place: Place, bundle: Bundle) -> None:
     assert "not signed by the key that alice is enrolled with" in place.why(bundle)
     place.publish(bound_at=(NOW_S + 5) * NS)
     assert "older than the enrolment" in place.why(bundle)
+
+
+def test_the_remedy_for_a_bundle_at_fault_is_the_one_of_its_source(place: Place, bundle: Bundle) -> None:
+    place.publish(public=KeyPair(b"\x05" * 32).public)
+    own = explain(bundle, place.allowlist, place.owner_pub, NOW_S, "wakehub enroll alice").remedy
+    assert own == "wakehub enroll alice"
+    assert "wakehub delegate" in explain(bundle, place.allowlist, place.owner_pub, NOW_S).remedy

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from wakehub.client.doorbell import Doorbell, Reason
 from wakehub.client.subscriber import Place, Subscriber
 from wakehub.errors import ErrorCode
 from wakehub.identity.allowlist import POSSESSION_PROOF, Allowlist, Entry, sign
-from wakehub.identity.delegation import Bundle
-from wakehub.identity.keys import KeyPair, write_public
+from wakehub.identity.delegation import Bundle, Certificate
+from wakehub.identity.keys import KeyPair, replace_key, verify, write_key, write_public
 from wakehub.identity.stamps import NS
 from wakehub.wire.frames import Kind
 
@@ -221,6 +222,27 @@ async def test_a_401_is_tried_again_when_a_file_changes(world: World, autojump_c
         (world.directory / name).write_bytes(b"another")
         await trio.sleep(0.2)
         assert hub.connections == 2
+
+
+async def test_a_key_that_was_enrolled_anew_brings_the_session_back(world: World, autojump_clock: MockClock) -> None:
+    path, other = world.directory / "alice.key", KeyPair.generate()
+    write_key(path, "alice", world.key)
+    world.credentials = replace(world.credentials, key_file=path)
+    signed: list[bool] = []
+
+    async def note_and_refuse(link: Link) -> None:
+        hello = await link.challenge()
+        certificate = Certificate.decode(hello.certificate)
+        signed.append(verify(other.public, certificate.signed_bytes(), certificate.signature))
+        await link.refuse(ErrorCode.UNAUTHORIZED, "unauthorized")
+
+    async with world.serve(note_and_refuse) as hub, world.subscribed():
+        await trio.sleep(10)
+        assert hub.connections == 1
+        replace_key(path, "alice", other)
+        await trio.sleep(0.2)
+        assert hub.connections == 2
+    assert signed == [False, True]
 
 
 async def test_a_file_that_changes_while_the_hub_refuses_counts(world: World, autojump_clock: MockClock) -> None:

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
 from relay_world import World, ended, read_block, stopped, until
 
+from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
 from wakehub.inbox.signing import signer
 from wakehub.inbox.store import NewRow
@@ -196,6 +198,45 @@ def test_a_listener_that_stays_at_an_empty_box_is_told_of_the_others(world: Worl
     assert said[2] == "wakehub: nothing unread for alice; unread elsewhere: carl 1\n"
 
 
+@pytest.mark.parametrize(
+    ("acts", "said"),
+    [
+        (["revoke"], "alice was revoked on 20"),
+        (["close"], "alice was closed on 20"),
+        (["close", "enroll"], "alice is another agent since 20"),
+    ],
+)
+@pytest.mark.parametrize("flags", [[], ["--once", "--wait", "600"], ["--exec", "true"]])
+def test_a_listener_whose_name_ended_takes_nothing_more_and_says_when(
+    world: World, acts: list[str], said: str, flags: list[str]
+) -> None:
+    world.agent("alice")
+    listener = world.listen("--as", "alice", *flags)
+    world.until_held()
+    for act in acts:
+        process = world.start(act, "alice")
+        assert ended(process)[0] == 0
+    status, told = ended(listener)
+    assert status == 77
+    assert said in told
+    assert "next: " in told
+    assert not world.is_held()
+
+
+def test_a_name_that_was_revoked_and_enrolled_keeps_its_listener(world: World) -> None:
+    world.agent("alice")
+    listener = world.listen("--as", "alice", "--poll", "1")
+    world.until_held()
+    now_s = time.time()
+    listener.send_signal(signal.SIGSTOP)  # so that it sees both at once
+    enrolment.revoke(world.config.paths, "alice", now_s)
+    enrolment.enroll(world.config.paths, "alice", "wakehub", now_s)
+    listener.send_signal(signal.SIGCONT)
+    (row_id,) = world.store("still there?")
+    assert f"{row_id} from" in read_block(listener)
+    assert stopped(listener)[0] == 0
+
+
 def test_a_new_name_that_may_be_a_slip_is_enrolled_and_remarked_on(world: World) -> None:
     world.agent("alice")
     _, said = ended(world.listen("--as", "alcie", "--once"))
@@ -212,9 +253,7 @@ def test_a_signal_ends_it_with_0_and_frees_the_name(world: World, number: signal
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 3), (signal.SIGHUP, 3), (signal.SIGINT, 130)])
-def test_a_signal_before_the_first_message_is_no_message(
-    world: World, number: signal.Signals, status: int
-) -> None:
+def test_a_signal_before_the_first_message_is_no_message(world: World, number: signal.Signals, status: int) -> None:
     listener = world.listen("--as", "alice", "--once", "--wait", "600")
     world.until_held()
     assert stopped(listener, number)[0] == status

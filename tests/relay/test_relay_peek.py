@@ -88,12 +88,15 @@ def test_a_reader_that_goes_is_noticed(world: World) -> None:
 async def test_a_stop_before_anything_was_seen(
     world: World, autojump_clock: trio.testing.MockClock, interrupted: bool
 ) -> None:
-    with open(os.devnull, "wb") as out:
-        options = ListenOptions(once=True, wait_s=600, acknowledge=False)
-        peek = Peek(options, ["alice"], world.inbox, Output(out.fileno(), "agent"), Keyring(world.config.paths))
+    options = ListenOptions(once=True, wait_s=600, acknowledge=False)
+    fd = os.open(os.devnull, os.O_WRONLY)
+    try:
+        peek = Peek(options, ["alice"], world.inbox, Output(fd, "agent"), Keyring(world.config.paths))
         ends = Endings(partial(trio.sleep, 5), trio.sleep_forever, lambda: interrupted)
         if interrupted:
             with pytest.raises(KeyboardInterrupt):
                 await peek.run(ends)
         else:
             assert await peek.run(ends) is Exit.NOTHING
+    finally:
+        os.close(fd)

@@ -1,7 +1,8 @@
 """Where a client's session identity comes from, and when it needs a new one (receive.md §3, §6).
 
 In this order: the bundle in `$WAKEHUB_BUNDLE` (a place without files), a bundle minted in memory from the enrolled
-key (the session key then never touches a disk), the bundle file that `wakehub delegate` wrote, read anew each time.
+key (the session key then never touches a disk), the bundle file that `wakehub delegate` wrote. Key and bundle are read
+from their files anew each time: enrolling a name that was revoked makes another key.
 """
 
 import os
@@ -11,9 +12,9 @@ from pathlib import Path
 
 from wakehub.client.home import AgentKey, ensure_agent
 from wakehub.config import Config
-from wakehub.errors import Unsafe
+from wakehub.errors import Unsafe, WakehubError
 from wakehub.identity.delegation import Bundle
-from wakehub.identity.keys import KeyPair
+from wakehub.identity.keys import KeyPair, load_key
 from wakehub.identity.stamps import NS
 from wakehub.limits import CLOCK_LEEWAY_SECONDS, DEFAULT_DELEGATION_SECONDS, RENEW_BEFORE_END_SECONDS
 from wakehub.visible import visible
@@ -21,12 +22,16 @@ from wakehub.visible import visible
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The sources of bundles for `agent_id` at hub `hub_id`; `key` is its enrolled key where we may hold it."""
+    """The sources of bundles for `agent_id` at hub `hub_id`.
+
+    `key` is its enrolled key where we may hold it, as `key_file` held it first.
+    """
 
     agent_id: str
     hub_id: str
     key: KeyPair | None
     bundle_file: Path
+    key_file: Path | None = None
 
     def bundle(self, now_s: float, environ: Mapping[str, str] = os.environ) -> Bundle:
         """A bundle for a session that begins now (`now_s`: wall clock, seconds).
@@ -36,8 +41,8 @@ class Credentials:
         given = Bundle.from_environment(environ)
         if given is not None:
             return self._checked(given, "$WAKEHUB_BUNDLE")
-        if self.key is not None:
-            return Bundle.make(self.agent_id, self.key, self.hub_id, now_s, DEFAULT_DELEGATION_SECONDS)
+        if (key := self._key_now()) is not None:
+            return Bundle.make(self.agent_id, key, self.hub_id, now_s, DEFAULT_DELEGATION_SECONDS)
         try:
             return self._checked(Bundle.load(self.bundle_file), visible(str(self.bundle_file)))
         except (FileNotFoundError, PermissionError) as error:
@@ -46,6 +51,21 @@ class Credentials:
                 why=f"no enrolled key and no bundle can be read ({error.strerror})",
                 remedy=f"as the owner: wakehub delegate {visible(self.agent_id)} --ttl 12h",
             ) from error
+
+    def remedy(self, environ: Mapping[str, str] = os.environ) -> str:
+        """What to do when the hub refuses the identity itself, by where it comes from."""
+        name = visible(self.agent_id)
+        if environ.get("WAKEHUB_BUNDLE"):
+            return f"start it again with another $WAKEHUB_BUNDLE, made by: wakehub delegate {name} --ttl 12h"
+        return f"wakehub enroll {name}" if self.key is not None else f"wakehub delegate {name} --ttl 12h"
+
+    def _key_now(self) -> KeyPair | None:
+        if self.key is None or self.key_file is None:
+            return self.key
+        try:
+            return load_key(self.key_file, self.agent_id)
+        except (OSError, WakehubError):  # out of reach by now; the hub decides whether the one at hand still counts
+            return self.key
 
     def _checked(self, bundle: Bundle, where: str) -> Bundle:
         if (bundle.agent_id, bundle.hub_id) != (self.agent_id, self.hub_id):
@@ -77,4 +97,5 @@ def obtain(config: Config, name: str, environ: Mapping[str, str] = os.environ) -
         if Bundle.from_environment(environ) is None and not bundle_file.exists():
             raise
         agent = None
-    return Credentials(name, config.hub_id, agent.pair if agent else None, bundle_file), agent
+    key_file = config.paths.agent_key(name)
+    return Credentials(name, config.hub_id, agent.pair if agent else None, bundle_file, key_file), agent

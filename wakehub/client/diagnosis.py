@@ -20,19 +20,23 @@ _PUBLISHER: Final = "see that the publisher runs: wakehub up"
 _UNSEEN: Final = ("no reason can be seen from here", "the hub's log names it; is it the hub of this owner?")
 
 
-def explain(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> HubError:
-    """The 401 with the reason that the files at `allowlist` and `owner_pub` show, and the remedy."""
-    why, remedy = reason(bundle, allowlist, owner_pub, now_s) or _UNSEEN
+def explain(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float, anew: str = "") -> HubError:
+    """The 401 with the reason that the files at `allowlist` and `owner_pub` show, and the remedy; as `reason`."""
+    why, remedy = reason(bundle, allowlist, owner_pub, now_s, anew) or _UNSEEN
     return HubError(Failure.UNAUTHORIZED, f"the hub refused {visible(bundle.agent_id)} (401)", why=why, remedy=remedy)
 
 
-def reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> tuple[str, str] | None:
-    """Why a hub must refuse this bundle now (`now_s`: wall clock, seconds) and the remedy; None: nothing is seen."""
+def reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float, anew: str = "") -> tuple[str, str] | None:
+    """Why a hub must refuse this bundle now (`now_s`: wall clock, seconds) and the remedy; None: nothing is seen.
+
+    `anew` says what makes another bundle, which is the remedy when this one is at fault (default: `wakehub delegate`).
+    """
     begin, end = bundle.window()
     now = int(now_s) * NS
     name = visible(bundle.agent_id)
+    anew = anew or f"wakehub delegate {name} --ttl 12h"
     if now >= end:
-        return f"the delegation ended at {bundle.not_after}", f"wakehub delegate {name} --ttl 12h"
+        return f"the delegation ended at {bundle.not_after}", anew
     if now < begin - CLOCK_LEEWAY_SECONDS * NS:
         return f"the delegation begins at {bundle.not_before}; this clock is behind", "set the clock"
     try:
@@ -45,11 +49,10 @@ def reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float) -> tu
     entry = found.agents.get(bundle.agent_id)
     if entry is None:
         return f"the allowlist does not show {name}", f"wakehub enroll {name}; {_PUBLISHER}"
-    return _bad_binding(bundle, entry)
+    return _bad_binding(bundle, entry, anew)
 
 
-def _bad_binding(bundle: Bundle, entry: Entry) -> tuple[str, str] | None:
-    anew = f"wakehub delegate {visible(bundle.agent_id)} --ttl 12h"
+def _bad_binding(bundle: Bundle, entry: Entry, anew: str) -> tuple[str, str] | None:
     if bundle.delegate.public in entry.revoked_keys:
         return "this session key is revoked", anew
     certificate = Certificate.decode(bundle.certificate)

@@ -114,7 +114,7 @@ def enrolled(config: Config, name: str) -> str:
 def _own_key(path: Path, agent: Agent) -> KeyPair:
     key = agent.key
     if key is None:
-        raise _ended(agent)
+        raise ended(agent)
     shown = visible(str(path))
     remedy = f"restore {shown}, or remove what is there and make a new key: wakehub enroll {agent.agent_id}"
     try:
@@ -136,7 +136,8 @@ def _own_key(path: Path, agent: Agent) -> KeyPair:
     return pair
 
 
-def _ended(agent: Agent) -> Unsafe:
+def ended(agent: Agent) -> Unsafe:
+    """What is to be said of a name that was revoked or closed: when, and what to do (77)."""
     if agent.closed_at is not None:
         what, since = "closed", agent.closed_at
     else:

@@ -181,7 +181,8 @@ class Subscriber:
     def _explained(self, error: HubError) -> HubError:
         if error.failure is not Failure.UNAUTHORIZED or self._bundle is None:
             return error
-        return diagnosis.explain(self._bundle, self._place.allowlist, self._place.owner_pub, self._wall())
+        place, anew = self._place, self._credentials.remedy()
+        return diagnosis.explain(self._bundle, place.allowlist, place.owner_pub, self._wall(), anew)
 
     def _say(self, error: HubError) -> None:
         """Say what is wrong once, until something else is; a number that grows does not make it another trouble."""
@@ -201,9 +202,9 @@ class Subscriber:
 
     def _stamps(self) -> object:
         """What changes when a file changes that a 401 may depend on."""
-        return tuple(
-            _stamp(path) for path in (self._place.allowlist, self._place.owner_pub, self._credentials.bundle_file)
-        )
+        place, source = self._place, self._credentials
+        watched = (place.allowlist, place.owner_pub, source.bundle_file, source.key_file)
+        return tuple(_stamp(path) for path in watched if path is not None)
 
     async def _watch_clock(self) -> None:
         offset = self._wall() - trio.current_time()

@@ -1,4 +1,4 @@
-"""What the signature of a row proves, by the keys that its sender has and had (receive.md §1; formats.md, Registry)."""
+"""What the registry says of a name now, and thus what the signature of a row proves (receive.md §1; formats.md)."""
 
 import os
 
@@ -19,12 +19,13 @@ class Keyring:
 
     def verdict(self, row: Row) -> Verified:
         """Whether `row` is what its sender signed; with a registry that cannot be read, no key is known."""
-        agent = self._agent(row.sender)
+        agent = self.agent(row.sender)
         current = agent.key.public if agent and agent.key else None
         past = [key.public for key in agent.keys if key.public != current] if agent else []
         return verify_row(row, current, past)
 
-    def _agent(self, name: str) -> Agent | None:
+    def agent(self, name: str) -> Agent | None:
+        """What the registry says of `name` now; None when it says nothing, or cannot be read."""
         stamp = self._stamp_now()
         if stamp != self._stamp:
             self._stamp = stamp

@@ -7,7 +7,8 @@
 Rules (receive.md §3). A row is acknowledged only after the backend proved the hand-off, and only under a lease that
 still is ours: every claim and acknowledgement shows its token. Arm first, then read, so that nothing falls between
 "empty" and "asleep"; the backstop is armed whatever the hub does. Which row is next is the record's decision. What
-ends the loop (a signal, a lost name, a reader or parent that is gone) also puts the row in hand back.
+ends the loop (a signal, a name that was lost, revoked or closed, a reader or parent that is gone) also puts the row in
+hand back.
 
 Where agents are apart (`Backend.is_apart`) each that is there has a lane: its rows are handed off one at a time beside
 those of the others. Rows of an agent that is not there are not even claimed; that it comes rings as a wake does.
@@ -29,7 +30,7 @@ from wakehub.errors import Exit, Held, WakehubError
 from wakehub.identity.enrolment import check_address
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
-from wakehub.inbox.leases import covers
+from wakehub.inbox.leases import covers, is_namespace
 from wakehub.inbox.store import Header, Inbox, Lease, NotStored, RecordBusy, Row
 from wakehub.limits import (
     LEASE_RECHECK_SECONDS,
@@ -45,6 +46,7 @@ from wakehub.relay.keyring import Keyring
 from wakehub.relay.message import Message
 from wakehub.relay.notices import clock, nothing_for, tell
 from wakehub.relay.options import ListenOptions
+from wakehub.relay.standing import Standing
 from wakehub.visible import visible
 
 _NEVER: Final = float("inf")
@@ -83,6 +85,8 @@ class Listener:
         self._token = lease.token
         self._backend = backend
         self._keyring = keyring
+        addresses = [name for name in task.names if not is_namespace(name)]
+        self._standing = Standing(keyring, dict.fromkeys([task.credentials.agent_id, *addresses]))
         self._attachments = Attachments.of(task.config.paths)
         self._wall = wall
         self._bell = Doorbell()
@@ -175,7 +179,8 @@ class Listener:
         self._there = there
 
     def _keep_lease(self) -> None:
-        """Renew when due; raise `Held` when a name is no longer ours."""
+        """Renew when due; raise `Held` when a name is no longer ours, `Unsafe` when it ended."""
+        self._standing.check()
         leases, now = self._inbox.leases, trio.current_time()
         if now - self._renewed >= LEASE_RENEW_SECONDS:
             lease = leases.renew(self._token, Now.read())
@@ -190,8 +195,8 @@ class Listener:
             self._keep_lease()
         except (RecordBusy, NotStored):
             pass  # not known to be lost
-        except Held as held:
-            self.stop(held)
+        except WakehubError as error:
+            self.stop(error)
             return False
         return True
 
