@@ -217,7 +217,7 @@ def _refuse_other_than_socket(path: Path) -> bool:
     """Whether a socket lies at `path`; raises `Unsafe` for anything else that does."""
     try:
         found = os.lstat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # a file in the place of its directory is judged as one
         return False
     if not stat.S_ISSOCK(found.st_mode):
         raise Unsafe(f"{visible(str(path))} is not a socket", why="it is never replaced", remedy="move it away")

@@ -281,6 +281,15 @@ def test_a_hub_that_is_nearly_full(config: Config) -> None:
         assert "max_connections" in found.remedy
 
 
+def test_a_hub_that_tells_nothing_of_its_limits_is_not_called_well(config: Config, serve: Callable[..., Path]) -> None:
+    """As one of another version may be."""
+    stats = serve(lambda connection: connection.sendall(b'wakehub_build_info{version="9.0"} 1\n# EOF\n'))
+    found = doctor.examine(config.changed(stats_socket=stats)).lines
+    by_check = {each.check: each for each in found}
+    assert by_check["limits"].mark == "warning"
+    assert "hub runs 9.0" in by_check["version"].detail
+
+
 def test_limits_of_a_hub_that_does_not_run_are_only_configured(config: Config) -> None:
     found = line(config, "limits")
     assert (found.mark, found.basis) == ("warning", "configured")

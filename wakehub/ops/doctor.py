@@ -280,6 +280,8 @@ def _limits(case: _Case) -> Line:
         return Line("limits", "warning", detail, case.metrics.remedy, "configured")
     samples = {name: int(value) for name, value in _SAMPLE.findall(case.metrics)}
     connections, ceiling = samples["connections"], samples["connection_ceiling"]
+    if not {"connections", "connection_ceiling"} <= samples.keys():
+        return Line("limits", "warning", "the hub does not tell how many connections it has", "restart it: wakehub up")
     uses = [(connections, ceiling, "connections")]
     hub = case.daemons().get("hub")
     if hub is not None and (budget := open_files(hub.pid)) is not None:
