@@ -345,6 +345,9 @@ def checks(story: Story, to: tuple[str, ...]) -> None:
 def endings(story: Story, to: tuple[str, ...], alice: "subprocess.Popen[bytes]") -> None:
     delegated = json.loads(story.tell("delegate", "bob", "--ttl", "1h", "--json")[1])
     assert story.tell("revoke", "bob", f"--key={delegated['delegate_key_b64']}")[0] == 0
+    revoked = (story.keys / "agents" / "bob.a2a-hub.json").read_bytes()
+    given = base64.urlsafe_b64encode(revoked).rstrip(b"=").decode()
+    story.tell("listen", "--as", "bob", "--from", "dan", "--once", "--wait", "2", *to, WAKEHUB_BUNDLE=given)  # a 401
     assert story.tell("revoke", "alice")[0] == 0
     story.until_said(alice, "alice was revoked on")
     assert story.tell("send", "--as", "bob", "--to", "alice", BODIES["lost"])[0] == 0
