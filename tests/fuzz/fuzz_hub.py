@@ -369,6 +369,7 @@ class Machine:
         self._check_known(sessions)
 
     def _check_routes(self, sessions: list[Session]) -> None:
+        starved = self.hub.delivery._starved
         routes = {
             agent: session for shard in self.hub.delivery.router._shards for agent, session in shard.routes.items()
         }
@@ -380,9 +381,10 @@ class Machine:
             assert session.owed or not pending.waiting(), "ids wait for a connected agent, and nothing will bring them"
         for session in sessions:
             if session.owed and not session.queue:
-                assert session in self.hub.delivery.starved, "owed, and nothing will bring it"
-        if self.hub.delivery.starved:
+                assert session in starved, "owed, and nothing will bring it"
+        if any(session.owed and not session.queue for session in starved):
             assert self.hub.delivery.egress.used, "sessions wait for space that nobody holds"
+        assert {*starved} <= {*sessions}, "connections that are gone stand in the line for space"
 
     def _check_topics(self, sessions: list[Session]) -> None:
         table = [
@@ -412,7 +414,7 @@ class Machine:
         assert self.hub.delivery.egress.used == 0
         gauges = self.hub.gauges()
         assert gauges == type(gauges)(0, 0, 0, 0, 0, 0), gauges
-        assert not self.hub.delivery.starved
+        assert not self.hub.delivery._starved
         assert not any(shard.routes or shard.topics for shard in self.hub.delivery.router._shards)
 
     def _outcome(self) -> str:
@@ -450,6 +452,7 @@ def machine() -> Target:
     a, b, c = (("newcomer", which, 1) for which in range(3))
     everybody = [*(("newcomer", which, 1) for which in range(6)), ("drain_all",)]
     fat = [step for which in (1, 2, 3, 4, 5) for step in (("wakes", 0, 1, 8, which, 170), ("drain", 0))]
+    full = [step for which in (3, 3, 4, 5) for step in (("wakes", 0, 1, 4, which, 0), ("drain", 0))]
     stories = [
         program(a, b, ("wake", 0, 0, 0, 1), ("drain_all",), ("ping", 0, 0), ("drain", 0)),
         program(a, b, ("wakes", 0, 1, 70, 1, 0), ("write", 1, 3), ("drain", 1), ("drain", 1), ("drain_all",)),
@@ -464,6 +467,7 @@ def machine() -> Target:
         program(a, b, ("wake", 0, 1, 0xA8, 1), ("turn_clock", 255), ("drain_all",), ("turn_clock", 0), ("fail", 0)),
         program(*everybody, *fat, ("wakes", 0, 1, 9, 6, 9), ("drain", 1), ("finish", 3), ("drain_all",)),
         program(*everybody, *fat, *(("drain", which) for which in range(6)), ("finish", 0), ("finish", 0)),
+        program(*everybody, *fat[:6], *full, ("finish", 5), ("finish", 4), *full[4:], ("drain_all",), ("drain_all",)),
         program(a, b, c, ("wakes", 0, 1, 79, 7, 0), ("pass_time", 40), ("ping", 0, 0), ("drain", 0)),
         program(a, b, c, ("wakes", 0, 1, 58, 7, 0), ("wake", 0, 0, 0, 6), ("wake", 0, 0, 0, 6), ("drain_all",)),
         program(a, b, ("revalidate", 2), ("pass_time", 255), ("revalidate", 2), ("drain_all",)),

@@ -284,6 +284,21 @@ def test_a_little_space_heals_one_and_the_next_space_another() -> None:
     assert ids(carol.read()) == [b"m_carol"]
 
 
+def test_who_comes_and_goes_while_the_hub_is_full_leaves_the_line_for_space() -> None:
+    world = World(egress_bytes=2000)
+    alice, hog, first = world.connect("alice"), world.connect("hog"), world.connect("first")
+    starve(world, alice, hog)
+    alice.wake("first", b"m_1")
+    for _ in range(20):
+        guest = world.connect("guest")
+        alice.wake("guest", b"m_2")
+        assert alice.read()[-1] == FULL
+        guest.finish()
+    assert list(world.hub.delivery._starved) == [first.session]
+    hog.take()
+    assert ids(first.read()) == [b"m_1"]
+
+
 def test_an_attempt_to_heal_that_fails_is_no_overflow() -> None:
     """Counters and journal tell of wakes that were refused, not of how often the hub looked for room."""
     world = World(egress_bytes=3000)

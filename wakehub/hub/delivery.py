@@ -41,7 +41,8 @@ class Delivery:
         self._hub_id = hub_id
         self._limits = limits
         self._spare = limits.egress_reserve
-        # Sessions that are owed something and wait for the hub-wide budget, longest first; also some that do no more.
+        # Sessions that are owed something and wait for the hub-wide budget, longest first; also some that are closed by
+        # now and not gone yet.
         self._starved: dict[Session, None] = {}
 
     def new_queue(self) -> SendQueue:
@@ -129,6 +130,8 @@ class Delivery:
             newer = self.router.route(session.agent)
             if newer is not None and not newer.owed:
                 self.replay(newer)
+        # Else those who come and go while the hub is full would pile up behind the first that waits.
+        self._starved.pop(session, None)
         self._released(session)
 
     def _has_expired(self, deadline_ms: int, wall_ms: int) -> bool:
