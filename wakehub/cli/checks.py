@@ -36,14 +36,16 @@ def add(commands: Commands) -> None:
         "doctor",
         "find out what is wrong and what to do about it",
         run_doctor,
-        examples=("wakehub doctor", "wakehub doctor --json --fail-on-warn"),
+        examples=("wakehub doctor", "wakehub doctor --json --fail-on-warn", "wakehub doctor --repair"),
         details="It sends a real message from the record through publisher and hub to an agent of its own, and says "
         "how long each leg took; its other lines look and change nothing.\n"
         "✗ is critical, ! is worth a look; measured means seen to be so just now.\n"
-        "Exit: 0, or 1 when something is critical.",
+        "--repair does one thing only: a damaged record is put aside and a fresh one made of what can be read.\n"
+        "Exit: 0, or 1 when something is critical; --repair: 1 when messages are lost, 75 while the record is in use.",
         json_keys="healthy, version, round_trip (legs, stopped_at, why, remedy, arrived), checks (check, mark, detail, "
-        "remedy, basis)",
+        "remedy, basis); --repair: damage, kept_as, kept, unread, lost, lost_ended, unverified, signatures",
     )
+    doctor.add_argument("--repair", action="store_true", help="save what can be read of a damaged record")
     doctor.add_argument("--fail-on-warn", action="store_true", help="exit 1 for what is only worth a look, too")
     metrics = commands.add(
         "metrics",
@@ -56,8 +58,15 @@ def add(commands: Commands) -> None:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    from wakehub.ops import doctor
+    from wakehub.ops import doctor, salvage
 
+    if args.repair:
+        repaired = salvage.repair(instance(args))
+        if args.json:
+            output.say_json(repaired.to_json())
+        else:
+            output.say(repaired.to_text())
+        return int(repaired.exit)
     try:
         found = doctor.examine(instance(args))
     except WakehubError as error:

@@ -64,7 +64,8 @@ class PageFile:
         self._owners = self._attributed() if self._has_header else {}
 
     def entries(self) -> Iterator[Found]:
-        """Every legible entry, in the order of its page."""
+        """Every legible entry, in the order of its page; counts `illegible` anew."""
+        self.illegible = 0
         for number in range(1, self._count + 1):
             if number not in self._free:
                 yield from self._entries_of(number)
@@ -101,7 +102,6 @@ class PageFile:
                     case (str(), str(name), str(), int(root), *_):
                         for page in self._tree(root):
                             owners.setdefault(page, name)
-        self.illegible = 0
         return owners
 
     def _tree(self, root: int) -> Iterator[int]:

@@ -42,7 +42,7 @@ from wakehub.limits import (
     OVERDUE_SECONDS,
     RENEW_BEFORE_END_SECONDS,
 )
-from wakehub.ops import health, posture, round_trip
+from wakehub.ops import health, posture, round_trip, salvage
 from wakehub.ops.round_trip import Trip
 from wakehub.ops.supervisor import supervisor_of
 from wakehub.processes import open_files
@@ -59,6 +59,7 @@ _LEFT: Final = re.compile(r".+~(-wal|-shm)?")
 _SAMPLE: Final = re.compile(r"wakehub_(\w+) ([0-9]+)")
 _VERSION: Final = re.compile(r'wakehub_build_info\{version="([^"]*)"\}')
 _UP: Final = "wakehub up"
+_REPAIR: Final = "stop everything that uses it, then: wakehub doctor --repair (the damaged file is kept)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +280,9 @@ def _limits(case: _Case) -> Line:
         detail = f"up to {ceiling} connections; {case.metrics.what}: {case.metrics.why}"
         return Line("limits", "warning", detail, case.metrics.remedy, "configured")
     samples = {name: int(value) for name, value in _SAMPLE.findall(case.metrics)}
-    connections, ceiling = samples["connections"], samples["connection_ceiling"]
     if not {"connections", "connection_ceiling"} <= samples.keys():
         return Line("limits", "warning", "the hub does not tell how many connections it has", "restart it: wakehub up")
+    connections, ceiling = samples["connections"], samples["connection_ceiling"]
     uses = [(connections, ceiling, "connections")]
     hub = case.daemons().get("hub")
     if hub is not None and (budget := open_files(hub.pid)) is not None:
@@ -325,11 +326,9 @@ def _sockets(case: _Case) -> Line:
 
 
 def _record(case: _Case) -> Line:
-    with case.record() as inbox:
-        damage = inbox.damage()
+    damage = salvage.damage(case.paths.record)
     if damage:
-        remedy = "stop wakehub, and keep a copy of the state directory before anything else"
-        return Line("record", "critical", f"{case.paths.record} is damaged: {damage[0]}", remedy)
+        return Line("record", "critical", f"{case.paths.record} is damaged: {damage}", _REPAIR)
     mount = filesystem.mount_at(case.paths.state)
     size = os.stat(case.paths.record).st_size
     return Line("record", "ok", f"whole, {size // 1024} KiB on {mount.kind if mount else 'an unknown file system'}")
