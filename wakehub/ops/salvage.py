@@ -51,7 +51,7 @@ from wakehub.visible import visible
 JSON_KEYS: Final = ("damage", "kept_as", "kept", "unread", "lost", "lost_ended", "unverified", "signatures")
 _SIDECARS: Final = ("-wal", "-shm")
 _MARK: Final = b"wakehub: repair\0"  # in the place of SQLite's own
-_MAX_NAME_BYTES: Final = 64
+_HEAD_BYTES: Final = 100  # of the mark and the name of the copy behind it
 _LOCK_BYTES: Final = (0x4000_0000, 512)  # where SQLite locks a file (its file format, §1.3.2): begin and length
 _LEASE_COLUMNS: Final = 13
 _SHOWN: Final = 3
@@ -164,7 +164,7 @@ class _Repairing:
 
     def _begun(self) -> Path | None:
         """Where a repair that was killed while it wrote the record has kept the bad one."""
-        head = os.pread(self._fd, len(_MARK) + 1 + _MAX_NAME_BYTES, 0)
+        head = os.pread(self._fd, _HEAD_BYTES, 0)
         if not head.startswith(_MARK):
             return None
         return self._record.with_name(os.fsdecode(head[len(_MARK) :].split(b"\n")[0]))
@@ -185,20 +185,19 @@ class _Repairing:
     def _overwrite(self, fresh: Path, aside: Path) -> None:
         """Make the record's file what `fresh` is; only its last step makes a database of it again."""
         try:
-            os.pwrite(self._fd, _MARK + os.fsencode(aside.name) + b"\n", 0)
+            _write_at(self._fd, _MARK + os.fsencode(aside.name) + b"\n", 0)
             os.fsync(self._fd)
             for end in _SIDECARS:  # SQLite would take the old log for the new file's
                 self._record.with_name(self._record.name + end).unlink(missing_ok=True)
             files.sync_directory(self._record.parent)
             with files.opened(fresh) as (new, stamp):
-                first, *rest = _parts(new)
-                at = len(first)
-                for part in rest:
-                    at += os.pwrite(self._fd, part, at)
+                at = _HEAD_BYTES
+                for part in _parts(new, at):
+                    _write_at(self._fd, part, at)
+                    at += len(part)
                 os.ftruncate(self._fd, stamp.size)
-                os.pwrite(self._fd, first[len(_MARK) + _MAX_NAME_BYTES :], len(_MARK) + _MAX_NAME_BYTES)
                 os.fsync(self._fd)
-                os.pwrite(self._fd, first[: len(_MARK) + _MAX_NAME_BYTES], 0)
+                _write_at(self._fd, os.pread(new, _HEAD_BYTES, 0), 0)
                 os.fsync(self._fd)
         except OSError as error:
             raise CannotCreate(
@@ -219,12 +218,17 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def _parts(fd: int) -> Iterator[bytes]:
-    """The content of a file, in parts."""
-    at = 0
+def _parts(fd: int, at: int = 0) -> Iterator[bytes]:
+    """The content of a file from `at` on, in parts."""
     while part := os.pread(fd, COPY_BYTES, at):
         yield part
         at += len(part)
+
+
+def _write_at(fd: int, data: bytes, at: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, at)
+        data, at = data[written:], at + written
 
 
 # --- who else uses it ---
