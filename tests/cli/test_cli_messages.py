@@ -114,7 +114,7 @@ def test_each_receipt_is_out_before_the_next_is_known(capsys):
     ("state", "said"),
     [
         (State.NOT_HINTED, "not hinted: publisher not running"),
-        (State.REFUSED, "refused: publisher not running"),
+        (State.HINT_REFUSED, "hint refused: publisher not running"),
         (State.EXPIRED, "expired: publisher not running"),
         (State.FAILED, "failed: publisher not running"),
     ],
@@ -148,7 +148,7 @@ def test_a_broadcast_has_a_line_for_each_receipt(capsys):
 
 
 def test_what_others_wrote_is_made_visible(capsys):
-    out, err = told(capsys, Receipt(State.NOTE, "", 1, "a\x1b[2K"), Receipt(State.REFUSED, "m_1", 1, "b\u202e"))
+    out, err = told(capsys, Receipt(State.NOTE, "", 1, "a\x1b[2K"), Receipt(State.HINT_REFUSED, "m_1", 1, "b\u202e"))
     assert "\x1b" not in err
     assert "\u202e" not in out
 
@@ -249,15 +249,80 @@ def test_a_sender_whose_reader_left_has_stored_the_message(process, home, wakehu
     assert wakehub("inbox", "--as", "alice").status == 0
 
 
-def test_a_reader_that_left_ends_the_telling(monkeypatch):
+@pytest.mark.parametrize("one_row", [True, False])
+@pytest.mark.parametrize("lasts", [0, 1, 2])
+def test_what_is_told_behind_a_reader_that_left_goes_to_standard_error(monkeypatch, capsys, one_row, lasts):
+    said: list[str] = []
+
     def gone(text: str, end: str = "\n") -> None:
-        raise OutputGone("its reader is gone", quiet=True)
+        said.append(text)
+        if len(said) > lasts:
+            raise OutputGone("its reader is gone", quiet=True)
 
     monkeypatch.setattr(messages.output, "say", gone)
-    telling = messages._Telling(b"", one_row=True)
-    with pytest.raises(OutputGone):
-        telling.tell(STORED)
+    telling = messages._Telling(b"", one_row=one_row)
+    for receipt in (STORED, Receipt(State.HINTED, "m_1", 5), Receipt(State.HANDED_OFF, "m_1", 6, "pipe")):
+        telling.tell(receipt)
     telling.end()
+    assert isinstance(telling.gone, OutputGone)
+    assert capsys.readouterr().err.splitlines() == [
+        f"wakehub: {what}; standard output is gone" for what in ("stored m_1", "hinted m_1", "handed off m_1: pipe")
+    ]
+
+
+@pytest.mark.parametrize("flags", ["", "--json"])
+@pytest.mark.parametrize("to", [">&-", "| true", *(["> /dev/full"] if sys.platform == "linux" else [])])
+def test_a_send_that_cannot_be_told_is_stored_hinted_and_says_its_id(shell, wakehub, up, flags, to):
+    """Else whoever sees 74 sends it again."""
+    wakehub("enroll", "alice")
+    told = shell(f"{{ wakehub send --as bob --to alice hello {flags}; echo status $? >&2; }} {to}").err
+    assert "status 74" in told
+    (row,) = json.loads(wakehub("inbox", "--as", "alice", "--json").out)["messages"]
+    assert f"wakehub: stored {row['id']}; standard output is gone" in told
+    life = json.loads(wakehub("why", row["id"], "--json").out)
+    assert {"hinted", "hint_refused"} & {event["event"] for event in life["events"]}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["send", "--as", "", "--to", "alice", "x"],
+        ["listen", "--as", "", "--once"],
+        ["listen", "--as", "alice", "--as", "", "--once"],
+        ["listen", "--as", "", "--once", "--no-ack"],
+        ["inbox", "--as", ""],
+        ["ack", "--as", "", "m_00000000000000000000000000"],
+        ["inbox", "--as", "alice", "--from", ""],
+        ["send", "--as", "bob", "--to", "", "x"],
+        ["claim", "--namespace", ""],
+    ],
+)
+def test_an_empty_name_is_no_name(wakehub, home, line):
+    """Of a variable that is not set; it must not become this directory's name, or anybody's."""
+    wakehub("init")
+    found = wakehub(*line)
+    assert found.status == Exit.DATA
+    assert "empty" in found.err or "is not a" in found.err
+    assert json.loads(wakehub("agents", "--json").out)["agents"] == []
+
+
+def test_an_empty_variable_is_none(wakehub, home, monkeypatch):
+    monkeypatch.setenv("WAKEHUB_AGENT", "")
+    assert wakehub("send", "--to", "alice", "x").status == 0
+
+
+def test_an_answer_to_what_is_not_here_is_stored_and_remarked_on(wakehub, home):
+    found = wakehub("send", "--as", "bob", "--to", "alice", "--re", "m_01m8q1zc8wvypmvg1nte9sma0h", "x")
+    assert found.status == 0
+    assert "--re m_01m8q1zc8wvypmvg1nte9sma0h: no such message here" in found.err
+    assert "re m_01m8q1zc8wvypmvg1nte9sma0h" in wakehub("inbox", "--as", "alice").out
+
+
+def test_the_newline_that_a_shell_puts_behind_a_text_is_stored_but_not_shown(process, wakehub, home):
+    sent = process("send", "--as", "bob", "--to", "alice", "--stdin", stdin=None, input=b"hello\n")
+    assert " · 6 B · " in sent.out
+    assert wakehub("inbox", "--as", "alice").out.endswith(": hello\n")
+    assert json.loads(wakehub("inbox", "--as", "alice", "--json").out)["messages"][0]["text"] == "hello\n"
 
 
 def test_a_listener_is_given_what_its_flags_say(wakehub, monkeypatch):

@@ -10,8 +10,9 @@ def test_the_states_are_stable_words_and_none_claims_delivery() -> None:
     assert [state.value for state in State] == [
         "note",
         "stored",
+        "spooled",
         "hinted",
-        "refused",
+        "hint_refused",
         "not_hinted",
         "handed_off",
         "answered",

@@ -1,5 +1,6 @@
 """Sending: what is stored, what is said about it, what is refused, and how long is waited (faults F2, F15, F32)."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State
 from wakehub.client.send import send
 from wakehub.errors import BadData, Exit, NoRecipient, Unsafe, WakehubError
+from wakehub.files import Lock
 from wakehub.identity import enrolment
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import b64
@@ -112,8 +114,8 @@ def test_without_a_publisher_it_says_what_happens_instead(world: World) -> None:
     ("answered", "state", "words"),
     [
         ({"state": "hub_down"}, State.NOT_HINTED, "the hub is down; read within 60 s by the backstop"),
-        ({"state": "refused", "code": 404}, State.REFUSED, "read when it listens"),
-        ({"state": "refused", "code": 507}, State.REFUSED, "507; read within 60 s by the backstop"),
+        ({"state": "refused", "code": 404}, State.NOT_HINTED, "alice has not connected since the hub started"),
+        ({"state": "refused", "code": 507}, State.HINT_REFUSED, "507; read within 60 s by the backstop"),
     ],
 )
 def test_what_the_publisher_answers_is_told(world: World, answered: dict[str, Any], state: State, words: str) -> None:
@@ -196,9 +198,26 @@ def test_a_closed_name_is_refused_with_the_date(world: World) -> None:
     assert world.rows() == []
 
 
-def test_the_system_itself_has_no_mailbox(world: World) -> None:
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("to", ["wakehub-publisher", "wakehub", "Wakehub", "owner", "ALICE", "Bob"])
+def test_who_can_never_be_enrolled_gets_no_mail(world: World, to: str, create: bool) -> None:
+    """The system's own names, the hub's, and another agent's in other letters."""
+    world.enroll("alice")
     with pytest.raises(NoRecipient, match="no mailbox"):
-        world.send("wakehub-publisher")
+        world.send(to, create=create)
+    with pytest.raises(BadData):
+        world.enroll(to)
+    assert to not in world.inbox.boxes()
+
+
+def test_a_hub_that_is_there_and_mute_is_not_called_down(world: World) -> None:
+    with Lock.acquire(world.config.paths.lock("hub"), what="a hub"):
+        with publisher(world.socket, lambda ids, connection: answer(connection, ids[0], "hub_down")):
+            world.send()
+    pid = os.getpid()
+    assert (
+        world.told[-1].detail == f"the hub, pid {pid}, does not answer the publisher; read within 60 s by the backstop"
+    )
 
 
 @pytest.mark.parametrize("to", ["../x", "a b", "", "/", "acme//x/", "é"])

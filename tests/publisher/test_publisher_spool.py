@@ -45,7 +45,7 @@ class World:
         self._key = key
 
     def reader_of(self, *directories: Path, inbox: SqliteInbox, key: KeyPair) -> SpoolReader:
-        return SpoolReader(directories, inbox, lambda: self.seen, self.read_anew, signer(key))
+        return SpoolReader(directories, inbox, lambda: self.seen, self.read_anew, signer(key), self.config.hub_id)
 
     def anew(self) -> None:
         """A publisher that was started again."""
@@ -266,6 +266,15 @@ def _to_the_system(world: World) -> Envelope:
     return world.seal(recipient="wakehub-publisher")
 
 
+def _to_the_hub(world: World) -> Envelope:
+    return world.seal(recipient=world.config.hub_id)
+
+
+def _to_other_letters(world: World) -> Envelope:
+    """Bob is enrolled; nobody can be BOB beside him."""
+    return world.seal(recipient="BOB")
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
@@ -274,6 +283,8 @@ def _to_the_system(world: World) -> Envelope:
         (_closed, "was closed"),
         (_enrolled_anew, "another agent now"),
         (_to_the_system, "no mailbox"),
+        (_to_the_hub, "no mailbox"),
+        (_to_other_letters, "no mailbox"),
     ],
 )
 def test_a_proven_sender_is_told_what_became_of_it(

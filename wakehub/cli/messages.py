@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,9 @@ def _add_listen(commands: Commands) -> None:
         ),
         details=(
             "Each is acknowledged once it is out. It begins with the oldest unread message, sent before it or not.\n"
-            "Exit: 0, 3 when nothing was there (--once), 74 the reader is gone, 75 the name is held or was taken."
+            "Exit: 0; with --once 3 when nothing was there, also when stopped before (130 from the keyboard), and 4 when\n"
+            "what is there could not be handed off; 74 the reader is gone or the output cannot be written, 75 the name\n"
+            "is held or was taken, 77 it was revoked or closed."
         ),
     )
     listen.add_argument("--as", dest="own_names", action="append", default=[], metavar="NAME", help=AS_HELP)
@@ -138,15 +141,15 @@ def run_send(args: argparse.Namespace) -> int:
         wait=args.wait,
         timeout_s=args.timeout,
     )
+    telling = _Telling(body, one_row=not args.to.endswith("/"), files=len(args.attach), quiet=args.json)
+    try:
+        sent = send.send(config, request, telling.tell)
+    finally:
+        telling.end()
     if args.json:
-        sent = send.send(config, request, lambda receipt: None)
-        output.say_json(_report(sent))
-    else:
-        telling = _Telling(body, one_row=not args.to.endswith("/"), files=len(args.attach))
-        try:
-            sent = send.send(config, request, telling.tell)
-        finally:
-            telling.end()
+        telling.say(lambda: output.say_json(_report(sent)))
+    if telling.gone is not None:
+        raise telling.gone
     return sent.exit
 
 
@@ -215,40 +218,70 @@ def _limited(body: bytes) -> bytes:
 
 
 class _Telling:
-    """Says each receipt as it becomes known: on one growing line for one message, on a line each for a broadcast."""
+    """Says each receipt as it becomes known: on one growing line for one message, on a line each for a broadcast.
 
-    def __init__(self, body: bytes, *, one_row: bool, files: int = 0) -> None:
+    What is stored is not undone by a standard output that cannot be written: the message has its wake all the same, and
+    standard error is told its id and what became of it, so that nobody sends it again. `gone` is that error, None while
+    all is well. `quiet` says nothing on standard output: a report follows.
+    """
+
+    def __init__(self, body: bytes, *, one_row: bool, files: int = 0, quiet: bool = False) -> None:
+        self.gone: output.OutputGone | None = None
         self._what = f"{len(body)} B · sha256 {hashlib.sha256(body).hexdigest()[:_DIGEST_SHOWN]}"
         if files:
             self._what += f" · {files} file{'s' if files > 1 else ''}"
         self._one_row = one_row
+        self._quiet = quiet
         self._open = False
+        self._told: list[str] = []
 
     def tell(self, receipt: "Receipt") -> None:
-        state, detail = receipt.state.value, visible(receipt.detail)
+        state, detail = receipt.state.value.replace("_", " "), visible(receipt.detail)
         if state == "note":
             self.end()
-            output.warn(f"wakehub: {detail}")
+            if not self._quiet:
+                output.warn(f"wakehub: {detail}")
             return
-        said = f"{state.replace('_', ' ')}"
+        self._told.append(f"{state} {receipt.row_id}" + (f": {detail}" if detail else ""))
+        if self.gone is not None:
+            self._tell_gone(self._told[-1:])
+        elif not self._quiet:
+            self._say_receipt(receipt, state, detail)
+
+    def _say_receipt(self, receipt: "Receipt", state: str, detail: str) -> None:
+        said = state
         if state in ("stored", "spooled"):
             said += f" {receipt.row_id} · {self._what} · {receipt.after_ms:.1f} ms"
             said += f" · in {detail}" if state == "spooled" else ""
-        elif state in _REACHED:
+        elif receipt.state.value in _REACHED:
             said += f" in {receipt.after_ms:.1f} ms"
         else:
             said += f": {detail}"
-        if not self._one_row:
-            output.say(f"{said} · {detail if state == 'stored' else receipt.row_id}")
-            return
-        output.say((" · " if self._open else "") + said, end="")
-        self._open = True
+        if self._one_row:
+            said = f" · {said}" if self._open else said
+            self._open = True
+        else:
+            said += f" · {detail if state == 'stored' else receipt.row_id}\n"
+        self.say(lambda: output.say(said, end=""))
+
+    def say(self, write: Callable[[], None]) -> None:
+        """Write to standard output; when that fails, tell standard error what was told so far."""
+        try:
+            write()
+        except output.OutputGone as error:
+            self.gone = error
+            self._tell_gone(self._told)
+
+    def _tell_gone(self, told: Sequence[str]) -> None:
+        for line in told:
+            output.warn(f"wakehub: {line}; standard output is gone")
 
     def end(self) -> None:
         """End the line that is open."""
         if self._open:
             self._open = False
-            output.say("")
+            if self.gone is None:
+                self.say(lambda: output.say(""))
 
 
 def _report(sent: "Sent") -> dict[str, object]:

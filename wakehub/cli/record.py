@@ -156,16 +156,16 @@ def _in_words(agent: dict[str, Any], now: "Now") -> str:
 
 def run_inbox(args: argparse.Namespace) -> int:
     from wakehub.client import names
-    from wakehub.identity.enrolment import is_reserved
+    from wakehub.identity.enrolment import check_address, is_reserved
 
     config = instance(args)
     own = names.choose(args.own_name)
+    senders = None if args.sender is None else [check_address(args.sender)]
     rows: Sequence[Row] = ()
     others: list[dict[str, Any]] = []
     more = 0
     with _record(config) as inbox:
         if inbox:
-            senders = [args.sender] if args.sender else None
             _wait_for_one(inbox, own.name, senders, args.wait)
             rows = inbox.unread(own.name, limit=args.limit, senders=senders)
             more = max(0, inbox.count_unread(own.name, senders=senders) - len(rows))
@@ -226,10 +226,11 @@ def _documents(config: "Config", rows: "Sequence[Row]") -> list[dict[str, Any]]:
 
 
 def run_ack(args: argparse.Namespace) -> int:
+    from wakehub.client import names
     from wakehub.inbox.clock import Now
     from wakehub.inbox.store import Ack
 
-    by = args.own_name or os.environ.get("WAKEHUB_AGENT", "")
+    by = os.environ.get("WAKEHUB_AGENT", "") if args.own_name is None else names.check_given(args.own_name)
     session = os.environ.get("WAKEHUB_SESSION")
     with _record(instance(args)) as inbox:
         acks = inbox.ack(args.ids, by, session, Now.read()) if inbox else [Ack(id, "unknown") for id in args.ids]

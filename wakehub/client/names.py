@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wakehub.client import claude_sessions
-from wakehub.errors import Exit, WakehubError
+from wakehub.errors import BadData, Exit, WakehubError
 from wakehub.identity.enrolment import check_address, is_reserved, name_from_directory
 
 
@@ -35,8 +35,8 @@ def choose(given: str | None, environ: Mapping[str, str] = os.environ) -> OwnNam
 
     Raises `BadData` (65) for a name that was given and is no address, `WakehubError` (2) when nothing gives one.
     """
-    if given:
-        return OwnName(check_address(given), "--as")
+    if given is not None:
+        return OwnName(check_given(given), "--as")
     if from_environment := environ.get("WAKEHUB_AGENT"):
         return OwnName(check_address(from_environment), "$WAKEHUB_AGENT")
     for text, source in _sources(environ):
@@ -49,6 +49,15 @@ def choose(given: str | None, environ: Mapping[str, str] = os.environ) -> OwnNam
         remedy="give one with --as NAME or WAKEHUB_AGENT",
         exit=Exit.USAGE,
     )
+
+
+def check_given(text: str) -> str:
+    """`text`, the value of `--as`, if it is an address; raises `BadData` (65). An empty one names nobody."""
+    if not text:
+        raise BadData(
+            "--as is empty", why="perhaps a variable that is not set", remedy="give a name, or leave --as out"
+        )
+    return check_address(text)
 
 
 def _sources(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -45,7 +45,7 @@ class State(StrEnum):
     STORED = "stored"
     SPOOLED = "spooled"
     HINTED = "hinted"
-    REFUSED = "refused"
+    HINT_REFUSED = "hint_refused"
     NOT_HINTED = "not_hinted"
     HANDED_OFF = "handed_off"
     ANSWERED = "answered"

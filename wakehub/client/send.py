@@ -23,7 +23,8 @@ from wakehub.client.presence import presence
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
-from wakehub.identity.enrolment import Registry, check_address, check_namespace, is_reserved, read_registry
+from wakehub.files import live_holder
+from wakehub.identity.enrolment import Registry, check_address, check_namespace, read_registry
 from wakehub.identity.nearness import near
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
@@ -101,7 +102,7 @@ def send(
         except RecordUnwritable as denied:
             spooled = _spool(config, request, own.name, agent, receipts, denied)
             return _sent(own.name, spooled, request, receipts, Exit.SPOOLED)
-        _tell_stored(rows, inbox, receipts)
+        _tell_stored(request, rows, inbox, receipts)
         _hint(config, request, rows, receipts, environ)
         reached = request.wait is None or _Wait(request.wait, rows, inbox, receipts).run(request.timeout_s)
     return _sent(own.name, rows, request, receipts, Exit.DONE if reached else Exit.NOT_REACHED)
@@ -125,7 +126,7 @@ def _store(
     config: Config, request: SendRequest, own_name: str, agent: AgentKey | None, inbox: Inbox, receipts: _Receipts
 ) -> list[Row]:
     registry = _registry(config)
-    recipients = _recipients(request, own_name, registry, inbox, receipts)
+    recipients = _recipients(config, request, own_name, registry, inbox, receipts)
     now = Now.read()
     group = new_group(now.ms) if is_namespace(request.to) else None
     new = [_row(request, own_name, agent, to, group, registry) for to in recipients]
@@ -133,9 +134,11 @@ def _store(
         return inbox.append([replace(row, attachments=attachments) for row in new], now)
 
 
-def _tell_stored(rows: Sequence[Row], inbox: Inbox, receipts: _Receipts) -> None:
+def _tell_stored(request: SendRequest, rows: Sequence[Row], inbox: Inbox, receipts: _Receipts) -> None:
     for row in rows:
         receipts.say(State.STORED, row.id, f"for {row.recipient}" if row.group else "")
+    if request.re is not None and not inbox.headers([request.re]):
+        receipts.note(f"--re {request.re}: no such message here; it was stored all the same")
     for row in rows:
         _note_absence(row.recipient, inbox, receipts)
 
@@ -155,7 +158,7 @@ def _spool(
     registry = _registry(config)
     now = Now.read()
     group = new_group(now.ms) if is_namespace(request.to) else None
-    recipients = _recipients(request, own_name, registry, None, receipts)
+    recipients = _recipients(config, request, own_name, registry, None, receipts)
     envelopes = [
         Envelope.seal(_row(request, own_name, agent, to, group, registry), signer(agent.pair), now) for to in recipients
     ]
@@ -199,7 +202,12 @@ def _registry(config: Config) -> Registry | None:
 
 
 def _recipients(
-    request: SendRequest, own_name: str, registry: Registry | None, inbox: Inbox | None, receipts: _Receipts
+    config: Config,
+    request: SendRequest,
+    own_name: str,
+    registry: Registry | None,
+    inbox: Inbox | None,
+    receipts: _Receipts,
 ) -> list[str]:
     to = request.to
     if is_namespace(to):
@@ -212,14 +220,13 @@ def _recipients(
             )
         return found
     if registry is not None:
+        registry.check_mailbox(to, config.hub_id)
         _check_recipient(request, registry, inbox, receipts)
     return [to]
 
 
 def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox | None, receipts: _Receipts) -> None:
     to, agent = request.to, registry.agents.get(request.to)
-    if is_reserved(to):
-        raise NoRecipient(f"{to} is no mailbox", why="it is a part of wakehub itself", remedy="wakehub agents")
     if agent is not None and agent.closed_at is not None:
         raise NoRecipient(
             f"{to} was closed on {datetime.fromtimestamp(agent.closed_at, UTC):%Y-%m-%d %H:%M} UTC",
@@ -267,9 +274,10 @@ def _hint(
     if request.row_class == "fyi":
         receipts.note(f"fyi wakes nobody; {_BACKSTOP}")
         return
-    for row_id, outcome in _poked(config, [row.id for row in rows], receipts, environ):
+    recipients = {row.id: row.recipient for row in rows}
+    for row_id, outcome in _poked(config, list(recipients), receipts, environ):
         if isinstance(outcome, Answer):
-            receipts.say(*_answered(outcome))
+            receipts.say(*_answered(config, outcome, recipients[row_id]))
         else:
             socket = visible(str(config.paths.publish_socket))
             allow = f"; allow it Unix socket {socket}" if outcome is Missing.DENIED else ""
@@ -287,14 +295,21 @@ def _poked(
     return itertools.chain([first], outcomes)
 
 
-def _answered(answer: Answer) -> tuple[State, str, str]:
+def _answered(config: Config, answer: Answer, recipient: str) -> tuple[State, str, str]:
     if answer.state == "hinted":
         return State.HINTED, answer.row_id, ""
     if answer.state == "hub_down":
-        return State.NOT_HINTED, answer.row_id, f"the hub is down; {_BACKSTOP}"
+        return State.NOT_HINTED, answer.row_id, f"{_why_down(config)}; {_BACKSTOP}"
     if answer.code == ErrorCode.UNKNOWN:
-        return State.REFUSED, answer.row_id, "404: not connected since the hub started; read when it listens"
-    return State.REFUSED, answer.row_id, f"{answer.code}; {_BACKSTOP}"
+        absent = f"{visible(recipient)} has not connected since the hub started; read when it listens"
+        return State.NOT_HINTED, answer.row_id, absent
+    return State.HINT_REFUSED, answer.row_id, f"{answer.code}; {_BACKSTOP}"
+
+
+def _why_down(config: Config) -> str:
+    """What is known of a hub with which the publisher has no session: down, or there and mute."""
+    holder = live_holder(config.paths.lock("hub"))
+    return f"the hub, pid {holder.pid}, does not answer the publisher" if holder else "the hub is down"
 
 
 # --- waiting ---

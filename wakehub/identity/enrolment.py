@@ -87,6 +87,11 @@ def is_reserved(name: str) -> bool:
     return folded == OWNER or folded.startswith("wakehub-") or folded in DAEMONS
 
 
+def is_kept(name: str, hub_id: str) -> bool:
+    """Whether `name` is reserved, or the id of the hub itself, which speaks under it on the wire."""
+    return is_reserved(name) or name.casefold() == hub_id.casefold()
+
+
 # --- the registry ---
 
 
@@ -162,6 +167,28 @@ class Registry:
         """The generation that mail to `name` belongs to now: 1 for a name never seen, which its first one inherits."""
         agent = self.agents.get(name)
         return agent.generation if agent else 1
+
+    def twin(self, name: str) -> str | None:
+        """The name there ever was that differs from `name` only in case; None when `name` itself was enrolled."""
+        if name in self.agents:
+            return None
+        return next((other for other in self.agents if other.casefold() == name.casefold()), None)
+
+    def check_mailbox(self, name: str, hub_id: str) -> None:
+        """Raise `NoRecipient` (67) when nobody can ever be enrolled as `name`, so that mail to it would wait for ever.
+
+        The rule is that of `enroll`. Whether the name was closed is another question.
+        """
+        if is_kept(name, hub_id):
+            raise NoRecipient(
+                f"{visible(name)} is no mailbox",
+                why="the name is kept for wakehub itself",
+                remedy="wakehub agents shows who is there",
+            )
+        if (twin := self.twin(name)) is not None:
+            raise NoRecipient(
+                f"{visible(name)} is no mailbox", why=f"{twin} differs from it only in case", remedy=f"write to {twin}"
+            )
 
     def _play(self, event: Event) -> None:
         if (event.n == 1) != (event.event == "init"):
@@ -396,14 +423,13 @@ def enroll(places: Places, name: str, hub_id: str, now_s: float) -> Change:
     `Unsafe` when the owner key or a file cannot be used.
     """
     check_address(name)
-    if is_reserved(name) or name.casefold() == hub_id.casefold():
+    if is_kept(name, hub_id):
         raise BadData(f"{name} cannot be enrolled", why="the name is kept for wakehub itself", remedy="choose another")
     with _turn(places) as turn:
-        for other in turn.registry.agents:
-            if other != name and other.casefold() == name.casefold():
-                raise BadData(
-                    f"{name} cannot be enrolled", why=f"{other} differs from it only in case", remedy=f"use {other}"
-                )
+        if (twin := turn.registry.twin(name)) is not None:
+            raise BadData(
+                f"{name} cannot be enrolled", why=f"{twin} differs from it only in case", remedy=f"use {twin}"
+            )
         return turn.bind(places.agent_key(name), "enroll", name, now_s)
 
 

@@ -101,6 +101,7 @@ class Publisher:
             lambda: self._signer.registry,
             lambda: enrolment.read_registry(config.paths),
             signer(key),
+            config.hub_id,
         )
         self._forwarder = Forwarder(
             inbox,

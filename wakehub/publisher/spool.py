@@ -130,7 +130,7 @@ class SpoolReader:
     """Takes in the envelopes in `directories` to `inbox`.
 
     `registry` tells who is enrolled, as of the last look (None: it does not verify); `look_again` reads it anew, which
-    is done once a round at most. Notices about what was refused are signed with `signer`.
+    is done once a round at most. Notices about what was refused are signed with `signer`. Nobody gets mail as `hub_id`.
     """
 
     def __init__(
@@ -140,12 +140,14 @@ class SpoolReader:
         registry: Callable[[], Registry | None],
         look_again: Callable[[], Registry],
         signer: Signer,
+        hub_id: str,
     ) -> None:
         self._directories = directories
         self._inbox = inbox
         self._registry = registry
         self._look_again = look_again
         self._signer = signer
+        self._hub_id = hub_id
         self._later: dict[tuple[Path, str], float] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self._anew: Registry | None = None
@@ -217,7 +219,7 @@ class SpoolReader:
         if pair in self._slow:
             raise _Later  # an earlier one of theirs waits, and must not be passed
         try:
-            _check_recipient(envelope, registry)
+            _check_recipient(envelope, registry, self._hub_id)
             self._inbox.append(envelope.row(registry.generation(envelope.recipient)), Now.read())
         except AlreadyStored:
             pass  # killed behind the commit, or sent by two ways
@@ -308,11 +310,10 @@ def _whole(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def _check_recipient(envelope: Envelope, registry: Registry) -> None:
+def _check_recipient(envelope: Envelope, registry: Registry, hub_id: str) -> None:
     """Raise `NoRecipient` when nobody gets mail under that name, or another one does than when it was written."""
     shown, agent = visible(envelope.recipient), registry.agents.get(envelope.recipient)
-    if is_reserved(envelope.recipient):
-        raise NoRecipient(f"{shown} is no mailbox", why="it is a part of wakehub itself")
+    registry.check_mailbox(envelope.recipient, hub_id)
     if agent is None:
         return
     if agent.closed_at is not None:

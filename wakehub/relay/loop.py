@@ -16,7 +16,7 @@ from wakehub.client.credentials import Credentials, obtain
 from wakehub.client.home import enrolled, ensure_home
 from wakehub.config import Config, check_poll
 from wakehub.errors import Exit, Held
-from wakehub.identity.enrolment import check_address, check_namespace
+from wakehub.identity.enrolment import check_namespace
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.sqlite import SqliteInbox
@@ -132,7 +132,7 @@ async def _see_to_daemons(config: Config, ends: Endings, environ: Mapping[str, s
 
 def choose_names(options: ListenOptions, environ: Mapping[str, str]) -> Names:
     """The names that were given, checked, each once; else the own name. Raises as `client.names.choose` does."""
-    given = [*map(check_address, options.names), *map(check_namespace, options.namespaces)]
+    given = [*map(own_names.check_given, options.names), *map(check_namespace, options.namespaces)]
     if given:
         return Names(tuple(dict.fromkeys(given)), "as given")
     own = own_names.choose(None, environ)

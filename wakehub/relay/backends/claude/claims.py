@@ -39,7 +39,7 @@ def claim(paths: Paths, namespace: str | None, directory: Path, environ: Mapping
 
     Raises `BadData` (65) for what is no namespace, `Unavailable` (69) outside a session, `CannotCreate` (73).
     """
-    address = check_address(f"{check_namespace(namespace)}{SHARED}" if namespace else SHARED)
+    address = check_address(f"{check_namespace(namespace)}{SHARED}" if namespace is not None else SHARED)
     session = own_session(directory, environ)
     value = {"v": _VERSION, "pid": session.pid, "started": session.started, "session_id": session.session_id}
     files.private_directory(paths.claims)
