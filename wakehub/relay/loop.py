@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -102,19 +102,38 @@ async def _work(
     parent: int,
 ) -> Exit:
     with endings(parent) as ends:  # before a name is taken, so that no signal leaves one behind
-        credentials, is_new = enrol(config, names, inbox, environ)
-        lease = _acquire(inbox, names, options, environ)
-        try:
-            _say_mode(names, options, backend)
-            if not options.once and (hint := wrong_box(inbox, names.held, Now.read())):
-                tell(hint)
-            if not options.once or options.wait_s:  # a look that does not wait needs nobody to wake it
-                await _see_to_daemons(config, ends, environ)
-            assignment = Assignment(options, names.held, config, credentials, is_new)
-            return await Listener(assignment, inbox, lease, backend, Keyring(config.paths)).run(ends)
-        finally:
-            with suppress(RecordBusy, NotStored):  # then it ends with this process
-                inbox.leases.release(lease.token, Now.read())
+        return await work(config, options, names, inbox, backend, environ, ends)
+
+
+async def work(
+    config: Config,
+    options: ListenOptions,
+    names: Names,
+    inbox: Inbox,
+    backend: Backend,
+    environ: Mapping[str, str],
+    ends: Endings,
+    *,
+    is_held: Callable[[], None] = lambda: None,
+) -> Exit:
+    """Take the names, call `is_held`, and hand rows to `backend` until it is over; then the names are free again.
+
+    The exit status is the one of `run`; raises as that does.
+    """
+    credentials, is_new = enrol(config, names, inbox, environ)
+    lease = _acquire(inbox, names, options, environ)
+    try:
+        is_held()
+        _say_mode(names, options, backend)
+        if not options.once and (hint := wrong_box(inbox, names.held, Now.read())):
+            tell(hint)
+        if not options.once or options.wait_s:  # a look that does not wait needs nobody to wake it
+            await _see_to_daemons(config, ends, environ)
+        assignment = Assignment(options, names.held, config, credentials, is_new)
+        return await Listener(assignment, inbox, lease, backend, Keyring(config.paths)).run(ends)
+    finally:
+        with suppress(RecordBusy, NotStored):  # then it ends with this process
+            inbox.leases.release(lease.token, Now.read())
 
 
 async def _see_to_daemons(config: Config, ends: Endings, environ: Mapping[str, str]) -> None:

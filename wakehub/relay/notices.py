@@ -1,7 +1,13 @@
-"""What a listener says to the person beside it, on standard error; standard output is for messages only."""
+"""What a listener says to the person beside it, on standard error; standard output is for messages only.
+
+A program that listens has its own ways to talk to people: `told_to` says where notices go in place of standard error,
+for everything that is started within the block.
+"""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from wakehub.identity.enrolment import is_reserved
@@ -13,10 +19,27 @@ from wakehub.visible import visible
 
 def tell(line: str) -> None:
     """Say one line; if nobody can be told, that is no reason to stop."""
+    _say.get()(line)
+
+
+@contextmanager
+def told_to(say: Callable[[str], None]) -> Iterator[None]:
+    """Within this block, and in the tasks and threads that Trio starts in it, lines go to `say`."""
+    before = _say.set(say)
+    try:
+        yield
+    finally:
+        _say.reset(before)
+
+
+def _on_standard_error(line: str) -> None:
     try:
         print(f"wakehub: {line}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass
+
+
+_say: ContextVar[Callable[[str], None]] = ContextVar("say", default=_on_standard_error)
 
 
 def clock(ms: int) -> str:

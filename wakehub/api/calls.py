@@ -1,0 +1,84 @@
+"""What a program does without waiting for messages: send one, look at what is unread. The commands' own code."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from wakehub.api.message import Message
+from wakehub.client import names
+from wakehub.client import send as sending
+from wakehub.client.receipts import SendRequest, Sent, WaitFor
+from wakehub.config import Config, load
+from wakehub.inbox.clock import Now
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import NoRecord, RowClass
+from wakehub.limits import DEFAULT_TTL_SECONDS
+from wakehub.relay import message as relayed
+from wakehub.relay.keyring import Keyring
+
+__all__ = ["Sent", "inbox", "send"]
+
+
+def send(
+    to: str,
+    body: str | bytes,
+    *,
+    sender: str | None = None,
+    re: str | None = None,
+    ttl: int = DEFAULT_TTL_SECONDS,
+    row_class: RowClass = "normal",
+    attach: Sequence[str | os.PathLike[str]] = (),
+    create: bool = False,
+    wait: WaitFor | None = None,
+    timeout: float = 60.0,
+    config: Config | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Sent:
+    """Store a message for `to` and have its reader woken; what is proven of it is in ``Sent.receipts``.
+
+    `to` is an address, or a namespace with its trailing slash for everyone enrolled under it. `body` has at most
+    256 KiB; text is sent as UTF-8. `sender` is the own address (None: as every command chooses it), `re` the id of the
+    message that this one answers, `ttl` how many seconds it is kept for an absent reader (at most 7 days), `attach`
+    files to send with it, `create` allows a name never seen that is like another. `wait` is the state to wait for, at
+    most `timeout` seconds: ``Sent.exit`` is 4 when it was not reached, 5 when the message was only spooled.
+
+    Blocks, for about 2.5 s at most without `wait`: in Trio, call it in a thread. Raises `NoRecipient` (67), `BadData`
+    (65), `LoopGuard` (69) and what home, identity and record raise; nothing is stored then.
+    """
+    request = SendRequest(
+        to=to,
+        body=body.encode() if isinstance(body, str) else body,
+        sender=sender,
+        re=re,
+        ttl_s=ttl,
+        row_class=row_class,
+        create=create,
+        attach=tuple(Path(path) for path in attach),
+        wait=wait,
+        timeout_s=timeout,
+    )
+    return sending.send(config or load(environ), request, environ=environ)
+
+
+def inbox(
+    name: str | None = None,
+    *,
+    sender: str | None = None,
+    limit: int = 100,
+    config: Config | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Message]:
+    """The unread messages of `name` (None: the own name), oldest first; nothing is acknowledged by looking.
+
+    At most `limit` of those from `sender`, or from anyone.
+    """
+    config = config or load(environ)
+    box = names.choose(name, environ).name
+    try:
+        record = SqliteInbox.open(config.paths.record, create=False)
+    except NoRecord:  # nothing was ever sent
+        return []
+    keyring, now = Keyring(config.paths), Now.read()
+    with record:
+        rows = record.unread(box, limit=limit, senders=[sender] if sender else None, now=now)
+    return [Message.of(relayed.Message(row, keyring.verdict(row), now.ms)) for row in rows]
