@@ -10,6 +10,11 @@ def main() -> int:
             from wakehub.processes import hold_tether
 
             hold_tether(os.environ)
+        if sys.argv[1:2] == ["hook"] and len(sys.argv) == 3:  # at every turn of every session: before anything else
+            from wakehub.ops.hook import EVENTS, hook
+
+            if sys.argv[2] in EVENTS:
+                return hook(sys.argv[2])
         from wakehub.cli import run
 
         return run(sys.argv[1:])

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wakehub.errors import Misconfigured
-from wakehub.identity.keys import file_stem
 from wakehub.visible import visible
 
 
@@ -51,10 +50,10 @@ class Paths:
         return self.keys / "agents"
 
     def agent_key(self, agent_id: str) -> Path:
-        return self.agents / f"{file_stem(agent_id)}.key"
+        return self.agents / f"{_stem(agent_id)}.key"
 
     def bundle(self, agent_id: str) -> Path:
-        return self.agents / f"{file_stem(agent_id)}.a2a-hub.json"
+        return self.agents / f"{_stem(agent_id)}.a2a-hub.json"
 
     @property
     def record(self) -> Path:
@@ -85,7 +84,7 @@ class Paths:
 
     def claim(self, address: str) -> Path:
         """Which session is the shared endpoint `address`."""
-        return self.claims / f"{file_stem(address)}.json"
+        return self.claims / f"{_stem(address)}.json"
 
     @property
     def log(self) -> Path:
@@ -94,6 +93,12 @@ class Paths:
     def lock(self, name: str) -> Path:
         """The lock file of ``hub``, ``publish``, ``up`` or ``init``."""
         return self.state / f"{name}.lock"
+
+
+def _stem(agent_id: str) -> str:
+    from wakehub.identity.keys import file_stem  # with the cryptography, which a hook can do without (fault F86)
+
+    return file_stem(agent_id)
 
 
 def config_file(environ: Mapping[str, str]) -> Path:

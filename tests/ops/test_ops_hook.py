@@ -1,0 +1,138 @@
+"""`wakehub hook`: what it loads, and when it says what (fault F86)."""
+
+import io
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from daemon_process import environment, stand_in_for_up
+
+from wakehub import config
+from wakehub.client.home import ensure_agent, ensure_home
+from wakehub.inbox.clock import Now
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import NewRow
+from wakehub.ops.hook import EVENTS, hook, report
+from wakehub.processes import ProcessId
+
+LOADED = """
+import sys
+sys.argv = ["wakehub", "hook", "EVENT"]
+from wakehub.__main__ import main
+status = main()
+print("LOADED", status, *sys.modules)
+"""
+
+
+@pytest.fixture
+def place(short, tmp_path, monkeypatch):
+    """An instance in which alice is enrolled, and where this process is alice."""
+    environ = environment(short / "home") | {"CLAUDE_CONFIG_DIR": str(tmp_path), "WAKEHUB_AGENT": "alice"}
+    found = config.load(environ)
+    ensure_home(found)
+    ensure_agent(found, "alice")
+    monkeypatch.setattr(sys, "stdin", None)
+    with stand_in_for_up(found.paths), SqliteInbox.open(found.paths.record) as inbox:
+        yield SimpleNamespace(config=found, environ=environ, inbox=inbox)
+
+
+def post(place) -> None:
+    place.inbox.append(NewRow("bob", "alice", b"hello"), Now.read())
+
+
+def given(monkeypatch, **fields: object) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(fields).encode())))
+
+
+def loaded(event: str, environ: dict[str, str]) -> tuple[str, set[str]]:
+    """What a hook prints as a process, and the modules that it has loaded at its end."""
+    words = [sys.executable, "-P", "-c", LOADED.replace("EVENT", event)]
+    done = subprocess.run(
+        words, input="{}", capture_output=True, text=True, check=True, env=environ, cwd="/", timeout=60
+    )
+    said, _, rest = done.stdout.rpartition("LOADED ")
+    assert rest.startswith("0 "), "its exit status"
+    assert done.stderr == ""
+    return said, set(rest.split())
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_where_there_is_no_wakehub_nothing_is_said_and_nothing_is_loaded(event, tmp_path):
+    said, modules = loaded(event, environment(tmp_path / "none"))
+    assert said == ""
+    assert not modules & {"trio", "sqlite3", "nacl", "structlog", "wakehub.cli", "platformdirs", "argparse"}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_agent_that_is_not_enrolled_is_told_nothing_and_no_record_is_opened(event, place):
+    post(place)
+    said, modules = loaded(event, place.environ | {"WAKEHUB_AGENT": "carol"})
+    assert said == ""
+    assert not modules & {"trio", "sqlite3", "structlog", "wakehub.cli", "wakehub.relay", "argparse"}
+
+
+@pytest.mark.parametrize("event", ["prompt", "stop"])
+def test_nothing_waits(event, place):
+    said, modules = loaded(event, place.environ)
+    assert said == ""
+    assert not modules & {"trio", "structlog", "wakehub.cli", "wakehub.relay", "argparse"}
+
+
+def test_the_introduction_has_five_lines_and_is_about_what_it_must_be(place):
+    lines = report("session-start", place.environ).splitlines()
+    assert len(lines) == 5
+    own, looks, outside, sending, replying = lines
+    assert "alice" in own
+    assert "unread" not in own
+    assert "[wakehub m_" in looks
+    assert "wakehub listen --as alice --once --format agent" in looks
+    assert "informational" in outside
+    assert "wakehub send --as alice --to NAME --stdin" in sending
+    assert "--re m_" in replying
+    post(place)
+    assert "1 unread" in report("session-start", place.environ).splitlines()[0]
+    assert len(report("session-start", place.environ).splitlines()) == 5
+
+
+def test_what_waits_is_named_and_stays(place):
+    post(place)
+    post(place)
+    for _ in range(2):
+        said = report("prompt", place.environ)
+        assert said == "wakehub: 2 unread for alice; read with: wakehub listen --as alice --once --format agent"
+
+
+def test_an_agent_that_would_stop_is_asked_to_read_first_but_only_once(place, monkeypatch):
+    post(place)
+    decision = json.loads(report("stop", place.environ))
+    assert decision["decision"] == "block"
+    assert "1 unread for alice" in decision["reason"]
+    given(monkeypatch, stop_hook_active=False)
+    assert report("stop", place.environ)
+    given(monkeypatch, stop_hook_active=True)
+    assert report("stop", place.environ) == ""
+
+
+def test_what_somebody_listens_for_is_left_to_that_one(place):
+    post(place)
+    place.inbox.leases.acquire(["alice"], ProcessId.own(), "alice", Now.read())
+    assert report("prompt", place.environ) == ""
+
+
+def test_a_bundle_is_an_enrolment_too(place):
+    environ = place.environ | {"WAKEHUB_AGENT": "carol"}
+    assert report("session-start", environ) == ""
+    assert report("session-start", environ | {"WAKEHUB_BUNDLE": "e30"})
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_no_trouble_disturbs_a_session(event, place, capfd):
+    post(place)
+    place.config.paths.record.chmod(0o644)
+    assert hook(event, place.environ) == 0
+    place.config.paths.config_file.write_text("nonsense")
+    assert hook(event, place.environ) == 0
+    assert hook(event, place.environ | {"WAKEHUB_AGENT": "no address!"}) == 0
+    assert capfd.readouterr() == ("", "")
