@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,18 @@ def test_every_event_is_a_line_with_its_time_its_author_and_its_proof(config: Co
     assert "+0 ms" in lines[0]
     assert "+20 s" in lines[-1]
     assert last.startswith("next: nothing: it was answered by m_")
+
+
+def test_events_are_told_by_their_times(config: Config, inbox: Inbox) -> None:
+    """A hint that is entered late was taken before; the report for programs keeps the order of entry."""
+    row_id = put(inbox)
+    now = Now.read()
+    inbox.ack([row_id], "alice", None, now.later(20))
+    inbox.record_hint([row_id], None, now.later(10))
+    found = life(config, row_id)
+    assert re.findall(r"ms +([a-z ]+?)  ", found.to_text()) == ["stored", "hinted", "handed off"]
+    assert [event["event"] for event in found.to_json()["events"]] == ["stored", "handed_off", "hinted"]
+    assert found.to_json()["furthest"] == "handed_off"
 
 
 def test_the_columns_stand_under_one_another(config: Config, inbox: Inbox) -> None:

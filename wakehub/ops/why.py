@@ -339,7 +339,10 @@ _VERDICT: Final[dict[Verified, str]] = {
 
 
 def _table(events: Sequence[Event]) -> list[str]:
-    """One line for each event, in columns: when (UTC), how long after the first, what, by whom, and what proves it."""
+    """One line for each event, in columns: when (UTC), how long after the first, what, by whom, and what proves it.
+
+    By their times: that the hub took the wake is often entered after the hand-off that it led to.
+    """
     rows = [("time (UTC)", "after", "event", "by", "proof")]
     rows += [
         (
@@ -349,7 +352,7 @@ def _table(events: Sequence[Event]) -> list[str]:
             event.by,
             " · ".join(_says(event)),
         )
-        for event in events
+        for event in sorted(events, key=lambda event: event.at_ms)
     ]
     widths = [max(len(visible(row[column])) for row in rows) for column in range(4)]
     return [
