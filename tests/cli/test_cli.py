@@ -24,7 +24,7 @@ def test_the_version(wakehub):
 def test_every_command_of_this_stage_is_there():
     wanted = (
         "init enroll revoke close agents guide delegate publish serve up send listen relay claim inbox ack metrics "
-        "audit demo"
+        "audit demo why status top"
     )
     assert set(wanted.split()) <= set(COMMANDS)
 

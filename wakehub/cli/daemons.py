@@ -46,7 +46,8 @@ def add(commands: Commands) -> None:
         run_up,
         examples=("wakehub up",),
         details="Either is started again when it dies. On a fresh machine it first does what `wakehub init` does.\n"
-        + _EXITS,
+        "A listen or send that finds nothing running starts it in the background; it ends there 15 min after the last "
+        "listener left.\n" + _EXITS,
     )
 
 

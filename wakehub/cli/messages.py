@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DIGEST_SHOWN = 12
 _REACHED = frozenset({"hinted", "handed_off", "answered"})
-AS_HELP = "your own address (default: $WAKEHUB_AGENT, else the directory's name)"
+AS_HELP = "your own address (default: $WAKEHUB_AGENT, else the session's name, else the directory's)"
 
 
 def add(commands: Commands) -> None:
