@@ -108,9 +108,10 @@ def publisher(world: World) -> Iterator[Callable[..., Daemon]]:
 def test_a_sandboxed_agent_is_heard_by_way_of_its_own_directory(world: World, publisher: Callable[..., Daemon]) -> None:
     world.spool_in(world.home / "state" / "spool", world.workspace / "spool")
     publisher()
-    sent = world.send([f"write-only={world.workspace}"])
+    sent = world.send([f"write-only={world.workspace}"], "from inside", "--wait", "handed-off")
     assert sent.returncode == 5, sent.stderr
     assert sent.stdout.startswith("spooled m_")
+    assert "nothing is waited for" in sent.stderr
     assert str(world.workspace / "spool") in sent.stdout
     assert "sandbox" in sent.stderr
     assert str(world.record) in sent.stderr

@@ -163,6 +163,8 @@ def _spool(
         Envelope.seal(_row(request, own_name, agent, to, group, registry), signer(agent.pair), now) for to in recipients
     ]
     receipts.note(f"{denied.what}: {denied.why}; {denied.remedy}")
+    if request.wait is not None:
+        receipts.note(f"nothing is waited for: whether it is {request.wait} cannot be seen from here")
     for envelope, path in zip(envelopes, spool.drop(config.spool_dirs, envelopes), strict=True):
         receipts.say(State.SPOOLED, envelope.id, f"{visible(str(path.parent))}; the publisher takes it in from there")
     return envelopes
