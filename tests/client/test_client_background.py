@@ -88,8 +88,10 @@ def test_it_says_so_and_how_to_stop_it(world: World) -> None:
 
 
 def test_it_is_not_started_twice(world: World) -> None:
+    assert background.running(world.paths) is None
     world.start()
     pid = world.pid()
+    assert background.running(world.paths) == pid
     assert world.start()
     assert (world.pid(), len(world.said)) == (pid, 1)
 
@@ -155,6 +157,16 @@ def test_the_instance_of_the_flags_is_the_one_that_is_started(world: World) -> N
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(os.fspath(other.hub_socket))
         assert b"other" in sock.recv(100)
+
+
+def test_it_is_stopped_by_who_takes_over_its_work(world: World) -> None:
+    assert background.stop(world.paths) is None
+    world.start()
+    pid = world.pid()
+    assert background.stop(world.paths) == pid
+    assert not is_alive(pid)
+    with stand_in_for_up(world.paths):
+        assert background.stop(world.paths) is None  # what a person started, a person ends
 
 
 def test_a_log_that_grew_begins_anew(world: World) -> None:
@@ -223,6 +235,7 @@ print(background.is_background(config.load().paths), flush=True)
 def test_while_up_runs(world: World) -> None:
     with stand_in_for_up(world.paths):
         assert not world.start()
+        assert background.running(world.paths) is None  # it runs, but not in the background
     assert world.left_alone()
 
 

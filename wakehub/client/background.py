@@ -16,6 +16,7 @@ the flock on that file, which `up` keeps, lets one start it; the others wait for
 
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from wakehub.limits import (
     BACKGROUND_START_SECONDS,
     MAX_LOG_BYTES,
     READY_POLL_MS,
+    STOP_GRACE_MS,
 )
 from wakehub.paths import Paths
 from wakehub.processes import pid_namespace, start_time
@@ -69,7 +71,7 @@ def start(config: Config, tell: Callable[[str], None], environ: Mapping[str, str
     `tell` gets a line that says so, and how to stop it. Blocks until they answer, at most some 10 s, and raises
     nothing: without them messages are stored and found all the same.
     """
-    if _was_started(config.paths):
+    if running(config.paths) is not None:
         return _comes_up(config, None, BACKGROUND_AGAIN_SECONDS)
     if not _may_start(config, environ):
         return False
@@ -89,6 +91,33 @@ def start(config: Config, tell: Callable[[str], None], environ: Mapping[str, str
     return True
 
 
+def stop(where: Paths) -> int | None:
+    """End the `wakehub up` that `start` started for the instance at `where`; its pid, None when there is none.
+
+    Returns when it has ended, or after the time that it may take to drain.
+    """
+    pid = running(where)
+    if pid is None:
+        return None
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_GRACE_MS / 1000
+    while running(where) == pid and time.monotonic() < deadline:
+        time.sleep(READY_POLL_MS / 1000)
+    return pid
+
+
+def running(where: Paths) -> int | None:
+    """The pid of the `wakehub up` in the background of the instance at `where`, ready or not; None when none runs."""
+    up = live_holder(where.lock("up"))
+    if up is None or not where.log.exists():
+        return None
+    try:
+        with files.appendable(where.log, wait=False):
+            return None
+    except (BlockingIOError, WakehubError) as error:
+        return up.pid if isinstance(error, BlockingIOError) else None
+
+
 def is_background(where: Paths) -> bool:
     """Whether this process is the `wakehub up` that `start` started for the instance at `where`: it writes there."""
     try:
@@ -98,17 +127,6 @@ def is_background(where: Paths) -> bool:
 
 
 # --- whether ---
-
-
-def _was_started(where: Paths) -> bool:
-    """Whether a `wakehub up` of the background runs already, and may just not be ready."""
-    if live_holder(where.lock("up")) is None or not where.log.exists():
-        return False
-    try:
-        with files.appendable(where.log, wait=False):
-            return False
-    except (BlockingIOError, WakehubError) as error:
-        return isinstance(error, BlockingIOError)
 
 
 def _may_start(config: Config, environ: Mapping[str, str]) -> bool:
