@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,18 @@ def test_nobody_is_listening_and_since_when(world: World) -> None:
     world.inbox.leases.release(lease.token, Now.read())
     world.send()
     assert world.notes()[0].startswith("nobody is listening for alice since 20")
+
+
+def test_a_listener_that_died_is_told_and_never_waited_for_in_vain(world: World) -> None:
+    """F2, F28: its registration remains, but a registration proves nothing."""
+    world.enroll("alice")
+    dead = replace(ProcessId.own(), started="of another")
+    world.inbox.leases.acquire(["alice"], dead, "alice", Now.read())
+    sent = world.send(wait="handed-off", timeout_s=0.1)
+    assert sent.exit is Exit.NOT_REACHED
+    assert State.HANDED_OFF not in world.states()
+    assert world.notes()[0].startswith("nobody is listening for alice since 20")
+    assert world.notes()[0].endswith(f"its listener, pid {os.getpid()}, died")
 
 
 def test_a_new_own_name_that_may_be_a_slip_is_remarked_on(world: World) -> None:
