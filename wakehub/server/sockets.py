@@ -44,7 +44,9 @@ class Sockets:
             passed = passed_listeners(environ)
             taken += passed.values()
             _check_expected(passed, config)
-            for path in {config.hub_socket, config.stats_socket} - passed.keys():
+            for path in (config.hub_socket, config.stats_socket):
+                if path in passed:
+                    continue
                 files.refuse_live_socket(path, what="a hub")
                 passed[path] = Listener.bind(path)
                 taken.append(passed[path])
