@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from wakehub.files import Lock
+from wakehub.locks import Lock
 from wakehub.paths import Paths
 
 PATIENCE_S = 20.0

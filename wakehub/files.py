@@ -1,27 +1,22 @@
-"""Every file and directory we own is opened, checked, written and locked here (formats.md; awh1.md §6).
+"""Every file and directory we own is opened, checked and written here (formats.md; awh1.md §6).
 
 Rules: a file is opened with O_NOFOLLOW and judged by fstat of what was opened, never by its name; it is written as a
 temporary beside its place, relative to the directory's descriptor, synced, renamed; a directory is made 0700 and
-never chmod-ed when it is not as it must be; a lock file is never deleted.
+never chmod-ed when it is not as it must be.
 """
 
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import secrets
-import socket
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
-from wakehub import __version__
-from wakehub.errors import CannotCreate, Held, Misconfigured, Unsafe
+from wakehub.errors import CannotCreate, Unsafe
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
-from wakehub.processes import ProcessId, start_time
 from wakehub.visible import visible
 
 _OVERFLOW_UID = 65534
@@ -43,7 +38,7 @@ def private_directory(path: Path) -> None:
     except OSError as error:
         raise CannotCreate(
             f"cannot create directory {visible(str(path))}",
-            why=_why(error),
+            why=why(error),
             remedy="create it as 0700, or choose another place with WAKEHUB_HOME",
         ) from error
     else:
@@ -56,7 +51,7 @@ def check_directory(path: Path) -> None:
     try:
         found = os.lstat(path)
     except OSError as error:
-        raise Unsafe(f"directory {shown} cannot be looked at", why=_why(error), remedy="see who changed it") from error
+        raise Unsafe(f"directory {shown} cannot be looked at", why=why(error), remedy="see who changed it") from error
     if not stat.S_ISDIR(found.st_mode):
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
         raise Unsafe(f"{shown} is {kind}", why="it must be a real directory", remedy=f"remove it, or {elsewhere()}")
@@ -128,102 +123,6 @@ def _in_user_namespace() -> bool:
         return False
 
 
-def check_socket_directory(path: Path) -> None:
-    """Raise `Misconfigured` (78) when a directory for sockets is longer than 87 bytes, with one that fits (awh1.md §6).
-
-    Bytes count, not characters: a socket's whole name must fit the kernel's address structure.
-    """
-    size = len(os.fsencode(path))
-    if size <= MAX_SOCKET_DIRECTORY_BYTES:
-        return
-    uid = os.geteuid()
-    home = Path(os.path.expanduser("~"))  # stays "~" for a user without a home
-    candidates = (Path(f"/run/user/{uid}/wakehub"), home / ".wakehub" / "run", Path(f"/tmp/wakehub-{uid}"))
-    shorter = next(
-        place
-        for place in candidates
-        if len(os.fsencode(place)) <= MAX_SOCKET_DIRECTORY_BYTES
-        and place.is_absolute()
-        and (not place.is_relative_to("/run") or place.parent.is_dir())
-    )
-    raise Misconfigured(
-        f"the directory for sockets {visible(str(path))} is {size} bytes long",
-        why=f"a socket's name holds at most {MAX_SOCKET_DIRECTORY_BYTES} bytes of directory",
-        remedy=f'set [paths] run = "{visible(str(shorter))}" in config.toml, or choose a shorter WAKEHUB_HOME',
-    )
-
-
-def bind_socket(path: Path, backlog: int) -> socket.socket:
-    """Listen on a Unix socket at `path`, 0600 (awh1.md §6). Only the holder of the lock that guards it may call this.
-
-    It is bound as `path` + `~`, given its mode, made to listen, and then renamed into place, so that whoever finds the
-    path finds a socket that answers; what a dead process left there is replaced. The socket is non-blocking. Raises
-    `Unsafe` (77) for a directory that is not safe or anything there that is not a socket, `Misconfigured` (78) for a
-    directory that is too long, `CannotCreate` (73) when it cannot be bound.
-    """
-    check_socket_directory(path.parent)
-    private_directory(path.parent)
-    temporary = path.with_name(path.name + "~")
-    _refuse_other_than_socket(path)
-    if _refuse_other_than_socket(temporary):
-        os.unlink(temporary)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.setblocking(False)
-        listener.bind(os.fspath(temporary))
-        os.chmod(temporary, 0o600)
-        made = os.lstat(temporary)
-        if not stat.S_ISSOCK(made.st_mode) or made.st_uid != os.geteuid() or stat.S_IMODE(made.st_mode) != 0o600:
-            raise Unsafe(
-                f"{visible(str(temporary))} is not the socket that was bound there", remedy="look who writes there"
-            )
-        listener.listen(backlog)
-        os.rename(temporary, path)
-    except OSError as error:
-        listener.close()
-        raise CannotCreate(
-            f"cannot bind {visible(str(path))}", why=_why(error), remedy="mend the directory, or choose another"
-        ) from error
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def refuse_live_socket(path: Path, *, what: str) -> None:
-    """Raise `Held` (75) when a process listens at `path`; what lies there is stale only if it refuses (fault F47).
-
-    For the start of `what` ("a hub"): its lock keeps others away from its state directory, not from a socket directory
-    that two of them share. Raises `Unsafe` (77) for anything there that is not a socket.
-    """
-    if not _refuse_other_than_socket(path):
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(os.fspath(path))
-        except BlockingIOError:
-            pass  # its backlog is full: it lives
-        except OSError:
-            return
-    raise Held(
-        f"{what} of another instance is already running",
-        why=f"a process answers at {visible(str(path))}",
-        remedy="use that one, or give this one a directory of its own with WAKEHUB_HOME or --socket",
-    )
-
-
-def _refuse_other_than_socket(path: Path) -> bool:
-    """Whether a socket lies at `path`; raises `Unsafe` for anything else that does."""
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):  # a file in the place of its directory is judged as one
-        return False
-    if not stat.S_ISSOCK(found.st_mode):
-        raise Unsafe(f"{visible(str(path))} is not a socket", why="it is never replaced", remedy="move it away")
-    return True
-
-
 def is_denied(error: OSError) -> bool:
     """Whether this process may not do it, be it by mode, by a sandbox, or on a file system mounted read-only."""
     return error.errno in (errno.EPERM, errno.EACCES, errno.EROFS)
@@ -238,7 +137,7 @@ def is_absent(path: Path) -> bool:
     except OSError as error:
         raise Unsafe(
             f"cannot tell whether {visible(str(path))} is there",
-            why=_why(error),
+            why=why(error),
             remedy="run this outside the sandbox that hides it, or mend the mode of its directory",
         ) from error
     return False
@@ -276,11 +175,11 @@ def opened(path: Path) -> Iterator[tuple[int, Stamp]]:
             ) from error
         if error.errno in (errno.ENXIO, errno.ENOTDIR):
             raise Unsafe(
-                f"{visible(str(path))} cannot be opened", why=_why(error), remedy="remove what is there"
+                f"{visible(str(path))} cannot be opened", why=why(error), remedy="remove what is there"
             ) from error
         raise
     try:
-        yield fd, _checked(fd, path)
+        yield fd, checked(fd, path)
     finally:
         os.close(fd)
 
@@ -374,7 +273,7 @@ def draft(directory: Path, name: str = "") -> Iterator[Draft]:
     except OSError as error:
         raise CannotCreate(
             f"cannot write {visible(str(directory / name))}",
-            why=_why(error),
+            why=why(error),
             remedy="free space or mend the directory's mode, then try again",
         ) from error
 
@@ -392,18 +291,18 @@ def appendable(path: Path, *, wait: bool = True) -> Iterator[int]:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR):
-            raise Unsafe(f"{visible(str(path))} is not a file of ours", why=_why(error), remedy="remove it") from error
+            raise Unsafe(f"{visible(str(path))} is not a file of ours", why=why(error), remedy="remove it") from error
         if is_denied(error):
             raise Unsafe(
                 f"{visible(str(path))} may not be written",
-                why=_why(error),
+                why=why(error),
                 remedy="run this outside the sandbox that forbids it, or mend its mode",
             ) from error
         raise CannotCreate(
-            f"cannot open {visible(str(path))} for writing", why=_why(error), remedy="mend the mode of its directory"
+            f"cannot open {visible(str(path))} for writing", why=why(error), remedy="mend the mode of its directory"
         ) from error
     try:
-        _checked(fd, path)
+        checked(fd, path)
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield fd
     finally:
@@ -417,7 +316,8 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _checked(fd: int, path: Path) -> Stamp:
+def checked(fd: int, path: Path) -> Stamp:
+    """The stamp of an open file; raises `Unsafe` unless it is regular, ours and exactly 0600."""
     found = os.fstat(fd)
     shown = visible(str(path))
     if not stat.S_ISREG(found.st_mode):
@@ -443,134 +343,6 @@ def sync_directory(path: Path) -> None:
         os.close(where)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds a lock, as its file says: pid and the time it took it (RFC 3339 UTC).
-
-    `started` is its start time as `processes.start_time` tells it, `version` the wakehub that it runs; empty: not told.
-    `namespace` is the inode of its pid namespace; 0: not told, or the platform has none.
-    """
-
-    pid: int
-    since: str
-    started: str = field(default="", compare=False)
-    version: str = field(default="", compare=False)
-    namespace: int = field(default=0, compare=False)
-
-
-class Lock:
-    """An exclusive flock on a file that is never deleted; its content names the holder (formats.md, Directories).
-
-    The kernel releases it when the process ends, however it ends. Use as a context manager or call `release`.
-    """
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self._fd = fd
-
-    @classmethod
-    def acquire(cls, path: Path, *, what: str, wait: bool = False) -> "Lock":
-        """Take the lock at `path`; `what` names it in the refusal ("a hub").
-
-        Raises `Held` (exit 75) with the holder's pid when another process has it and `wait` is false, `Unsafe` when
-        something that is not a lock file of ours lies there.
-        """
-        while True:
-            lock = cls(path, cls._open(path))
-            try:
-                lock._take(what, wait)
-                if lock.is_in_place():  # else the file was taken away between opening and locking it
-                    lock._sign()
-                    return lock
-            except BaseException:
-                lock.release()
-                raise
-            lock.release()
-
-    @staticmethod
-    def _open(path: Path) -> int:
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                raise Unsafe(f"{visible(str(path))} is not a lock file", why=_why(error), remedy="remove it") from error
-            raise CannotCreate(
-                f"cannot create {visible(str(path))}", why=_why(error), remedy="mend the directory"
-            ) from error
-        try:
-            _checked(fd, path)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
-
-    def _take(self, what: str, wait: bool) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            holder = read_holder(self.path)
-            by = f"pid {holder.pid} since {holder.since}" if holder else "another process"
-            raise Held(
-                f"{what} is already running",
-                why=f"{by} holds {visible(str(self.path))}",
-                remedy="use that one, or stop it first",
-            ) from None
-        except OSError as error:
-            raise CannotCreate(
-                f"cannot lock {visible(str(self.path))}", why=_why(error), remedy="choose a local file system"
-            ) from error
-
-    def _sign(self) -> None:
-        """Write down who holds it. That is for people: a full disk does not stand in the way of the lock."""
-        process = ProcessId.own()
-        own = {
-            "pid": process.pid,
-            "start": process.started,
-            "namespace": process.namespace,
-            "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-            "version": __version__,
-        }
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, json.dumps(own).encode() + b"\n", 0)
-
-    def is_in_place(self) -> bool:
-        """Whether the lock's path still is the inode that this process holds."""
-        try:
-            there = os.stat(self.path, follow_symlinks=False)
-            held = os.fstat(self._fd)
-        except OSError:
-            return False
-        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
-
-    def release(self) -> None:
-        """Give the lock up; the file stays."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> "Lock":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
-def read_holder(path: Path) -> Holder | None:
-    """The holder that a lock file names, or None when it cannot be told. The name may be of a process long gone."""
-    try:
-        found = json.loads(read_owned(path, 4096))
-        started, version = (visible(str(found.get(key, ""))) for key in ("start", "version"))
-        return Holder(int(found["pid"]), visible(str(found["since"])), started, version, int(found.get("namespace", 0)))
-    except (OSError, Unsafe, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def live_holder(path: Path) -> Holder | None:
-    """The holder that a lock file names, if that process still is the one that took it; the lock is not tried."""
-    holder = read_holder(path)
-    return holder if holder and holder.started and start_time(holder.pid) == holder.started else None
-
-
-def _why(error: OSError) -> str:
+def why(error: OSError) -> str:
+    """What the system said, in words and by name: for the cause in an error."""
     return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"

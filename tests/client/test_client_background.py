@@ -20,8 +20,8 @@ from wakehub.client import background
 from wakehub.client.home import ensure_home
 from wakehub.client.poke import Answer, poke
 from wakehub.config import Config
-from wakehub.files import live_holder
 from wakehub.limits import MAX_LOG_BYTES
+from wakehub.locks import live_holder
 from wakehub.paths import Paths
 from wakehub.processes import pid_namespace
 

@@ -19,9 +19,9 @@ from wakehub import files
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.config import Config
 from wakehub.errors import BadData, Misconfigured, Unsafe
-from wakehub.files import Lock
 from wakehub.identity import enrolment, keys
 from wakehub.identity.audit import AuditLog
+from wakehub.locks import Lock
 from wakehub.paths import Paths
 
 NOBODY = 65534

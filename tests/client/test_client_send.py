@@ -17,7 +17,6 @@ from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State
 from wakehub.client.send import send
 from wakehub.errors import BadData, Exit, NoRecipient, Unsafe, WakehubError
-from wakehub.files import Lock
 from wakehub.identity import enrolment
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import b64
@@ -25,6 +24,7 @@ from wakehub.inbox.clock import Now
 from wakehub.inbox.signing import verify_row
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Lease, LoopGuard, NewRow
+from wakehub.locks import Lock
 from wakehub.processes import ProcessId
 
 

@@ -16,8 +16,8 @@ from daemon_process import PATIENCE_S, is_alive, until
 
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
-from wakehub.files import live_holder
 from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.locks import live_holder
 from wakehub.ops import health
 from wakehub.paths import Paths
 

@@ -15,7 +15,6 @@ import trio
 from independent_client import Agent, write_allowlist
 
 from wakehub.errors import ErrorCode
-from wakehub.files import Lock
 from wakehub.hub.hub import Hub
 from wakehub.hub.session import Session
 from wakehub.identity.allowlist import AllowlistFile
@@ -23,6 +22,7 @@ from wakehub.identity.keys import KeyPair
 from wakehub.identity.peercred import SameUidAuthorizer
 from wakehub.identity.verifier import Claim, DelegationVerifier, Denied, Identity
 from wakehub.limits import HubLimits
+from wakehub.locks import Lock
 from wakehub.ops.conformance.guest import Guest, load_guests
 from wakehub.server.listener import Listener
 from wakehub.server.notify import Notifier

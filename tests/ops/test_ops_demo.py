@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from wakehub import sockets
 from wakehub.errors import Exit
-from wakehub.files import check_socket_directory, read_holder
+from wakehub.locks import read_holder
 from wakehub.ops import demo
 from wakehub.paths import choose
 from wakehub.processes import start_time
@@ -127,5 +128,5 @@ def test_a_temporary_directory_too_long_for_sockets_is_not_used(short, monkeypat
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     with demo._temporary_home(demo._Signals()) as home:
-        check_socket_directory(choose({"WAKEHUB_HOME": str(home)}).run)
+        sockets.check_directory(choose({"WAKEHUB_HOME": str(home)}).run)
     assert not home.exists()

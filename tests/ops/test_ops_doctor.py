@@ -20,11 +20,10 @@ from pathlib import Path
 import pytest
 from daemon_process import Daemon, environment, until
 
-from wakehub import __version__, files
+from wakehub import __version__, files, locks
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.config import Config
 from wakehub.errors import Exit, Unsafe
-from wakehub.files import Lock
 from wakehub.identity import enrolment
 from wakehub.identity.allowlist import sign
 from wakehub.identity.delegation import Bundle
@@ -33,6 +32,7 @@ from wakehub.inbox.clock import Now
 from wakehub.inbox.filesystem import Mount
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Lease, NewRow
+from wakehub.locks import Lock
 from wakehub.ops import doctor
 from wakehub.ops.doctor import Diagnosis, Line
 from wakehub.paths import choose
@@ -133,7 +133,7 @@ def test_the_command_and_its_json(running: Config) -> None:
 @contextlib.contextmanager
 def stopped(config: Config, lock: str) -> Iterator[None]:
     """SIGSTOP the holder of that lock meanwhile, and wait until messages arrive again afterwards."""
-    holder = files.live_holder(config.paths.lock(lock))
+    holder = locks.live_holder(config.paths.lock(lock))
     assert holder is not None
     os.kill(holder.pid, signal.SIGSTOP)
     try:

@@ -16,10 +16,10 @@ from wakehub import files
 from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.errors import Exit, Unsafe
-from wakehub.files import Lock
 from wakehub.identity import enrolment
 from wakehub.identity.allowlist import sign
 from wakehub.identity.keys import KeyPair
+from wakehub.locks import Lock
 from wakehub.ops import posture
 from wakehub.paths import choose
 

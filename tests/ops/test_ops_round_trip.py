@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from daemon_process import Daemon, environment, until
 
-from wakehub import files
+from wakehub import files, locks
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.receipts import SendRequest
 from wakehub.client.send import send
@@ -264,7 +264,7 @@ def test_a_hub_that_is_not_there(config: Config, impatient: None) -> None:
 
 def test_a_stopped_hub(running: Config) -> None:
     """The kernel accepts for a stopped process; the message must not be called on its way."""
-    holder = files.live_holder(running.paths.lock("hub"))
+    holder = locks.live_holder(running.paths.lock("hub"))
     assert holder is not None
     assert travel(running).arrived
     os.kill(holder.pid, signal.SIGSTOP)
@@ -278,7 +278,7 @@ def test_a_stopped_hub(running: Config) -> None:
 
 
 def test_a_stopped_publisher(running: Config) -> None:
-    holder = files.live_holder(running.paths.lock("publish"))
+    holder = locks.live_holder(running.paths.lock("publish"))
     assert holder is not None
     assert travel(running).arrived
     os.kill(holder.pid, signal.SIGSTOP)

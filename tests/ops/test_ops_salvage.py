@@ -17,12 +17,12 @@ from daemon_process import PATIENCE_S, Daemon, environment, until
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.config import Config
 from wakehub.errors import Exit, Held, Misconfigured
-from wakehub.files import Lock
 from wakehub.identity.keys import KeyPair
 from wakehub.inbox.clock import Now
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Guard, NewRow, NoRecord
+from wakehub.locks import Lock
 from wakehub.ops import salvage
 from wakehub.ops.salvage import JSON_KEYS, Repair, repair
 from wakehub.paths import Paths

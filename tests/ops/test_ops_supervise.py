@@ -17,11 +17,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from wakehub.client.home import ensure_home
 from wakehub.client.poke import Answer, poke
 from wakehub.config import Config
-from wakehub.files import Lock
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Lease
 from wakehub.limits import BACKGROUND_CHECK_SECONDS, BACKGROUND_IDLE_SECONDS, RESTART_RESET_AFTER_SECONDS
+from wakehub.locks import Lock
 from wakehub.ops.supervise import Tree, child_commands, hand_down_tether, is_anyone_listening, until_needless
 from wakehub.paths import Paths
 from wakehub.processes import ProcessId

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wakehub.files import Lock
+from wakehub.locks import Lock
 from wakehub.ops.supervisor import launchd_job, supervisor_of, unit_in
 from wakehub.paths import Paths, choose
 

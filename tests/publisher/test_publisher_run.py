@@ -20,7 +20,6 @@ from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.poke import Answer, poke
 from wakehub.config import Config
 from wakehub.errors import CannotCreate
-from wakehub.files import Lock
 from wakehub.identity import enrolment, keys
 from wakehub.identity.allowlist import Allowlist, AllowlistFile
 from wakehub.identity.delegation import Bundle
@@ -28,6 +27,7 @@ from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import NewRow, Row
 from wakehub.limits import SOCKET_CHECK_SECONDS
+from wakehub.locks import Lock
 from wakehub.log import configure
 from wakehub.publisher.run import Publisher
 from wakehub.wire.protocol import Woken

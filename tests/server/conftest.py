@@ -23,11 +23,11 @@ import pytest
 import structlog
 import trio
 
-from wakehub.files import Lock
 from wakehub.hub.hub import Hub
 from wakehub.identity.peercred import PeerCredentials
 from wakehub.identity.verifier import Claim, Denied, Identity, Stale
 from wakehub.limits import HubLimits
+from wakehub.locks import Lock
 from wakehub.server.listener import Listener
 from wakehub.server.notify import Notifier
 from wakehub.server.serve import Server

@@ -13,11 +13,11 @@ from independent_client import Agent, hello_payload, write_allowlist
 
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Exit, Held, Unsafe, WakehubError
-from wakehub.files import Lock
 from wakehub.identity.allowlist import AllowlistFile
 from wakehub.identity.keys import KeyPair, b64
 from wakehub.identity.verifier import DelegationVerifier, DenyAllVerifier
 from wakehub.limits import DRAIN_MS, HANDSHAKE_DEADLINE_MS, SOCKET_CHECK_SECONDS, STALE_GRACE_SECONDS, HubLimits
+from wakehub.locks import Lock
 from wakehub.paths import Paths
 from wakehub.server.serve import find_verifier
 from wakehub.wire.fields import encode_topics

@@ -10,7 +10,7 @@ import pytest
 
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Held, Misconfigured, Unsafe
-from wakehub.files import Lock
+from wakehub.locks import Lock
 from wakehub.paths import Paths
 from wakehub.server.listener import Place
 from wakehub.server.sockets import Sockets

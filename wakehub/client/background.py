@@ -30,7 +30,6 @@ from wakehub import config as configuration
 from wakehub import files, paths
 from wakehub.config import Config
 from wakehub.errors import WakehubError
-from wakehub.files import live_holder, read_holder
 from wakehub.identity.enrolment import load_owner
 from wakehub.limits import (
     BACKGROUND_AGAIN_SECONDS,
@@ -41,6 +40,7 @@ from wakehub.limits import (
     READY_POLL_MS,
     STOP_GRACE_MS,
 )
+from wakehub.locks import live_holder, read_holder
 from wakehub.paths import Paths
 from wakehub.processes import pid_namespace, start_time
 from wakehub.visible import visible

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from wakehub import config as configuration
-from wakehub import files
+from wakehub import files, sockets
 from wakehub.config import Config
 from wakehub.errors import BadData, Unsafe
-from wakehub.files import Lock
 from wakehub.identity import enrolment, keys
 from wakehub.identity.enrolment import Agent
 from wakehub.identity.keys import KeyPair
 from wakehub.identity.nearness import near
+from wakehub.locks import Lock
 from wakehub.visible import visible
 
 
@@ -47,8 +47,8 @@ def ensure_home(config: Config, *, explicit: bool = False) -> list[str]:
     unfinished = _mark(config)
     if not explicit and not files.is_absent(config.paths.config_file) and files.is_absent(unfinished):
         return []
-    files.check_socket_directory(config.paths.run)
-    files.check_socket_directory(config.hub_socket.parent)
+    sockets.check_directory(config.paths.run)
+    sockets.check_directory(config.hub_socket.parent)
     if not explicit and files.is_absent(unfinished) and not _is_nowhere(config):
         return []
     files.private_directory(config.paths.state)

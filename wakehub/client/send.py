@@ -23,7 +23,6 @@ from wakehub.client.presence import presence
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
-from wakehub.files import live_holder
 from wakehub.identity.enrolment import Registry, check_address, check_namespace, read_registry
 from wakehub.identity.nearness import near
 from wakehub.inbox.attachments import Attachments
@@ -35,6 +34,7 @@ from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import BYTES, TEXT, EventKind, Guard, Inbox, NewRow, RecordUnwritable, Row
 from wakehub.limits import MAIL_WAITS_AFTER_SECONDS, MAX_BACKSTOP_SECONDS, RECORD_WATCH_MS
+from wakehub.locks import live_holder
 from wakehub.visible import visible
 
 _BACKSTOP: Final = f"read within {MAX_BACKSTOP_SECONDS} s by the backstop"

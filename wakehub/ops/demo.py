@@ -29,9 +29,9 @@ from typing import Any, Final
 
 from wakehub.config import DEFAULT_HUB_ID
 from wakehub.errors import Exit, WakehubError
-from wakehub.files import live_holder
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.limits import DEMO_STEP_SECONDS, MAX_SOCKET_DIRECTORY_BYTES, READY_POLL_MS, STOP_GRACE_MS
+from wakehub.locks import live_holder
 from wakehub.ops import health
 from wakehub.paths import Paths, choose
 from wakehub.processes import TETHER, start_time

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from wakehub import __version__, files
+from wakehub import __version__, files, locks, sockets
 from wakehub.client import diagnosis
 from wakehub.config import Config
 from wakehub.errors import Exit, Unavailable, Unsafe, WakehubError
@@ -184,10 +184,10 @@ class _Case:
         with SqliteInbox.open(self.paths.record, create=False) as inbox:
             yield inbox
 
-    def daemons(self) -> dict[str, files.Holder]:
+    def daemons(self) -> dict[str, locks.Holder]:
         """The processes that hold the locks now, by what they are."""
         names = {"hub": "hub", "publisher": "publish", "up": "up"}
-        held = {what: files.live_holder(self.paths.lock(lock)) for what, lock in names.items()}
+        held = {what: locks.live_holder(self.paths.lock(lock)) for what, lock in names.items()}
         return {what: holder for what, holder in held.items() if holder is not None}
 
     def ago(self, ms: int) -> str:
@@ -314,7 +314,7 @@ def _safety(case: _Case) -> Line:
 
 def _sockets(case: _Case) -> Line:
     directory = case.config.hub_socket.parent
-    files.check_socket_directory(directory)
+    sockets.check_directory(directory)
     size = f"{len(os.fsencode(directory))} of {MAX_SOCKET_DIRECTORY_BYTES} bytes"
     mount = filesystem.mount_at(directory)
     if mount is None:
@@ -387,7 +387,7 @@ def _leftovers(case: _Case) -> Line:
     directories = dict.fromkeys((case.paths.run, case.config.hub_socket.parent, case.paths.state, case.paths.keys))
     old = [path for place in (*directories, case.paths.agents) for path in _temporary(place, case.now_s)]
     unfinished = case.paths.state / "init.unfinished"
-    if unfinished.exists() and files.live_holder(case.paths.lock("init")) is None:
+    if unfinished.exists() and locks.live_holder(case.paths.lock("init")) is None:
         return Line("leftovers", "warning", f"{unfinished}: a set-up was interrupted", "wakehub init")
     if old:
         detail = f"{len(old)} temporary file(s), such as {old[0]}"

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from wakehub import files
+from wakehub import files, locks, sockets
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity import keys, peercred
@@ -160,7 +160,7 @@ def _ancestors(path: Path) -> Iterator[Finding]:
 
 def _length(directory: Path) -> Iterator[Finding]:
     try:
-        files.check_socket_directory(directory)
+        sockets.check_directory(directory)
     except WakehubError as error:
         yield _fault("path length", error)
     else:
@@ -279,7 +279,7 @@ def _descriptors(config: Config) -> tuple[list[Finding], dict[str, Any]]:
 
 def _hub_descriptors(config: Config) -> dict[str, int]:
     """What the running hub has open and may have, which its own start decided, not ours."""
-    holder = files.live_holder(config.paths.lock("hub"))
+    holder = locks.live_holder(config.paths.lock("hub"))
     found = open_files(holder.pid) if holder else None
     return {"hub_open": found[0], "hub_soft": found[1]} if found else {}
 
@@ -301,7 +301,7 @@ def _peer_credentials(config: Config) -> tuple[list[Finding], dict[str, Any]]:
 
 
 def _running(config: Config) -> tuple[list[Finding], dict[str, Any]]:
-    holder = files.live_holder(config.paths.lock("hub"))
+    holder = locks.live_holder(config.paths.lock("hub"))
     if holder is None:
         return [Finding("process", "ok", "no hub runs")], {"hub": None, "supervisor": None}
     by = supervisor_of(holder.pid, config.paths)

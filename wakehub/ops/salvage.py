@@ -35,7 +35,6 @@ from typing import Any, Final
 from wakehub import files
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Exit, Held, Unsafe, WakehubError
-from wakehub.files import Lock
 from wakehub.identity.enrolment import read_registry
 from wakehub.inbox import leases
 from wakehub.inbox.clock import Now
@@ -44,6 +43,7 @@ from wakehub.inbox.rebuild import Rebuilt, Verdict, rebuild
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import RecordDamaged
 from wakehub.limits import COPY_BYTES
+from wakehub.locks import Lock
 from wakehub.processes import ProcessId
 from wakehub.relay.keyring import Keyring
 from wakehub.visible import visible

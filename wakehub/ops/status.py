@@ -15,13 +15,13 @@ from typing import Any, Final, Literal
 from wakehub.client.presence import Presence, presence
 from wakehub.config import Config
 from wakehub.errors import Exit, Unsafe
-from wakehub.files import live_holder
 from wakehub.identity.enrolment import Agent, Registry, is_reserved, read_registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Activity, BoxCount, Inbox, Lease, NoRecord
 from wakehub.limits import OVERDUE_SECONDS
+from wakehub.locks import live_holder
 from wakehub.ops import health
 from wakehub.ops.health import Health
 from wakehub.relay.render import age

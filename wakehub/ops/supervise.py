@@ -25,11 +25,11 @@ from typing import Final
 
 import trio
 
+from wakehub import sockets
 from wakehub.client.background import is_background
 from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
-from wakehub.files import Lock, check_socket_directory
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import NoRecord
@@ -43,6 +43,7 @@ from wakehub.limits import (
     RESTART_RESET_AFTER_SECONDS,
     STOP_GRACE_MS,
 )
+from wakehub.locks import Lock
 from wakehub.processes import TETHER
 from wakehub.visible import visible
 
@@ -58,7 +59,7 @@ def run_up(config: Config, *, commands: Mapping[str, Sequence[str]] | None = Non
     """
     os.umask(0o077)
     for directory in (config.paths.run, config.hub_socket.parent):
-        check_socket_directory(directory)
+        sockets.check_directory(directory)
     for line in ensure_home(config):
         say(line)
     with Lock.acquire(config.paths.lock("up"), what="wakehub up") as lock, hand_down_tether() as tether:

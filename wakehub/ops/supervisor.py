@@ -7,7 +7,7 @@ enough: what is started by hand inside some unit belongs to its group too, but i
 import sys
 from pathlib import Path
 
-from wakehub.files import live_holder
+from wakehub.locks import live_holder
 from wakehub.paths import Paths
 from wakehub.processes import asked, parent
 

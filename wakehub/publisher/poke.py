@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 import trio
 
-from wakehub import files
+from wakehub import sockets
 from wakehub.errors import WakehubError
 from wakehub.identity import peercred, strict_json
 from wakehub.identity.peercred import SameUidAuthorizer
@@ -76,12 +76,12 @@ class PokeServer:
     async def run(self, *, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started once the socket answers. The caller holds `publish.lock`.
 
-        Raises as `files.refuse_live_socket` and `files.bind_socket` do.
+        Raises as `sockets.refuse_live` and `sockets.bind` do.
         """
-        files.refuse_live_socket(self._path, what="a publisher")
+        sockets.refuse_live(self._path, what="a publisher")
         async with trio.open_nursery() as clients:
             while True:
-                listener = files.bind_socket(self._path, LISTEN_BACKLOG)
+                listener = sockets.bind(self._path, LISTEN_BACKLOG)
                 bound = os.lstat(self._path)
                 try:
                     async with trio.open_nursery() as accepting:

@@ -17,11 +17,10 @@ from typing import Any, Final
 
 import trio
 
-from wakehub import files, log
+from wakehub import files, log, sockets
 from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Exit, only_known
-from wakehub.files import Lock
 from wakehub.identity import enrolment, keys
 from wakehub.identity.enrolment import PUBLISHER
 from wakehub.identity.keys import KeyPair
@@ -30,6 +29,7 @@ from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Guard, Inbox
 from wakehub.limits import FRAME_BURST, FRAME_RATE_PER_SECOND, SOCKET_CHECK_SECONDS
+from wakehub.locks import Lock
 from wakehub.publisher.allowlist import Keeper, Signer
 from wakehub.publisher.forwarder import Forwarder
 from wakehub.publisher.hints import Outcome
@@ -51,7 +51,7 @@ def run(config: Config) -> int:
     logger = log.configure("publisher")
     for line in ensure_home(config):
         logger.info("first start", did=line)
-    files.check_socket_directory(config.paths.run)
+    sockets.check_directory(config.paths.run)
     files.private_directory(config.paths.state)
     with Lock.acquire(config.paths.lock("publish"), what=_WHAT) as lock:
         owner = enrolment.load_owner(config.paths)

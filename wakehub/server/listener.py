@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from wakehub import files
+from wakehub import files, sockets
 from wakehub.errors import Misconfigured, Unsafe
 from wakehub.limits import LISTEN_BACKLOG, MIN_CONNECTIONS, RESERVED_DESCRIPTORS, WANTED_DESCRIPTORS
 from wakehub.visible import visible
@@ -46,12 +46,12 @@ class Listener:
 
     @classmethod
     def bind(cls, path: Path) -> "Listener":
-        """Bind and listen at `path`; raises as `files.bind_socket` does."""
-        return cls(path, files.bind_socket(path, LISTEN_BACKLOG))
+        """Bind and listen at `path`; raises as `sockets.bind` does."""
+        return cls(path, sockets.bind(path, LISTEN_BACKLOG))
 
     def bind_anew(self) -> None:
-        """Bind another socket at the path, whatever became of the one before; raises as `files.bind_socket` does."""
-        retired, self.sock = self.sock, files.bind_socket(self.path, LISTEN_BACKLOG)
+        """Bind another socket at the path, whatever became of the one before; raises as `sockets.bind` does."""
+        retired, self.sock = self.sock, sockets.bind(self.path, LISTEN_BACKLOG)
         self.owned = True
         self._identity = _identity(self.path)
         trio.lowlevel.notify_closing(retired)  # who waits for it looks at `sock` again
@@ -124,8 +124,8 @@ def _passed(fd: int) -> socket.socket:
 
 
 def _check_private(path: Path) -> None:
-    """The posture of a socket that we did not bind: what `files.bind_socket` would have made sure of."""
-    files.check_socket_directory(path.parent)
+    """The posture of a socket that we did not bind: what `sockets.bind` would have made sure of."""
+    sockets.check_directory(path.parent)
     files.check_directory(path.parent)
     found = os.lstat(path)
     mode = stat.S_IMODE(found.st_mode)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from wakehub import files
+from wakehub import files, sockets
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Held, Misconfigured, WakehubError
-from wakehub.files import Lock
+from wakehub.locks import Lock
 from wakehub.server.listener import Listener, Place, passed_listeners
 from wakehub.visible import visible
 
@@ -32,7 +32,7 @@ class Sockets:
         Raises `Held` (75), `Unsafe` (77), `Misconfigured` (78) or `CannotCreate` (73), and then holds nothing.
         """
         for path in (config.hub_socket, config.stats_socket):
-            files.check_socket_directory(path.parent)
+            sockets.check_directory(path.parent)
         if config.hub_socket == config.stats_socket:
             raise Misconfigured(
                 f"{visible(str(config.hub_socket))} is both hub socket and stats socket", remedy="set them apart"
@@ -47,7 +47,7 @@ class Sockets:
             for path in (config.hub_socket, config.stats_socket):
                 if path in passed:
                     continue
-                files.refuse_live_socket(path, what="a hub")
+                sockets.refuse_live(path, what="a hub")
                 passed[path] = Listener.bind(path)
                 taken.append(passed[path])
         except BaseException:
