@@ -1,4 +1,4 @@
-"""A program written from the specification alone comes in with a bundle of `wakehub delegate` and is woken by `send`."""
+"""A program written from the specification alone comes in with a bundle of `delegate` and is woken by `send`."""
 
 import json
 import shutil
