@@ -337,6 +337,7 @@ def test_a_cause_that_repeats_is_one_line(hub):
 
 
 def test_a_deaf_recipient_of_ten_thousand_wakes_beside_fifty_lively_agents(hub):
+    """F80."""
     names = [f"lively-{number}" for number in range(50)]
     hub.home.enroll("deaf", *names)
     hub.start()

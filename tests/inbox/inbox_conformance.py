@@ -121,6 +121,7 @@ class InboxConformance:
         assert (row.class_, row.origin, row.re, row.group) == ("normal", "local", None, None)
 
     def test_rseq_is_dense_for_each_recipient_and_tells_nothing_of_others(self, inbox: Inbox) -> None:
+        """F92."""
         rseqs = [put(inbox, "bob", name).rseq for name in ("alice", "carol", "carol", "alice", "dave", "alice")]
         assert rseqs == [1, 1, 2, 2, 1, 3]
         assert [inbox.watermark(name) for name in ("alice", "carol", "dave", "nobody")] == [3, 2, 1, 0]
@@ -922,6 +923,7 @@ class InboxConformance:
         assert inbox.watermark("alice") == 2
 
     def test_a_sweep_of_leases_never_touches_rows(self, inbox: Inbox) -> None:
+        """F3."""
         rows = [put(inbox, "bob", "alice") for _ in range(3)]
         lease = listen(inbox, "alice")
         take(inbox, lease)
