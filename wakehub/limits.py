@@ -302,6 +302,6 @@ class HubLimits:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
-                raise ValueError(f"{field.name} must be a whole number of at least 1")
+                raise ValueError(f"{field.name} must be a whole number within 1..{(1 << 31) - 1}")
         if self.max_connections < MIN_CONNECTIONS:
             raise ValueError(f"max_connections must be at least {MIN_CONNECTIONS}")

@@ -75,6 +75,6 @@ def run_top(args: argparse.Namespace) -> int:
         raise Unavailable(
             "top needs the package rich",
             why="it is not installed",
-            remedy="pip install 'wakehub[cli]'; wakehub status shows the same once",
+            remedy="in the clone, pip install '.[cli]'; wakehub status shows the same once",
         ) from error
     return run(instance(args))
