@@ -103,4 +103,4 @@ def test_top_without_rich_says_how_to_get_it(home):
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert found.returncode == Exit.UNAVAILABLE
     assert "top needs the package rich" in found.stderr
-    assert "pip install 'wakehub[cli]'" in found.stderr
+    assert "pip install '.[cli]'" in found.stderr
