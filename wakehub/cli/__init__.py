@@ -9,7 +9,20 @@ import argparse
 import os
 
 from wakehub import __version__
-from wakehub.cli import agents, checks, conformance, daemons, hook, learn, messages, output, record, relay, watching
+from wakehub.cli import (
+    agents,
+    checks,
+    conformance,
+    daemons,
+    hook,
+    install,
+    learn,
+    messages,
+    output,
+    record,
+    relay,
+    watching,
+)
 from wakehub.cli.parser import Commands, Parser, Usage, add_instance_flags
 from wakehub.errors import WakehubError
 from wakehub.visible import visible
@@ -46,7 +59,7 @@ def build_parser() -> Parser:
     checks.add_flags(top)
     add_instance_flags(top)
     commands = Commands(top)
-    for group in (agents, daemons, messages, relay, record, watching, checks, conformance, hook, learn):
+    for group in (agents, daemons, messages, relay, record, watching, checks, conformance, hook, install, learn):
         group.add(commands)
     return top
 
