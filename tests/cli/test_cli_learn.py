@@ -24,6 +24,28 @@ def test_every_guide_can_be_read(wakehub):
         assert all(len(line) <= 130 for line in found.out.splitlines())
 
 
+def test_the_guides_that_are_promised_are_there():
+    promised = {"agents", "claude", "exec-hook", "guarantees", "operate", "python", "receive", "sandbox"}
+    assert promised <= set(learn.topics())
+
+
+def test_the_primer_for_agents_is_short(wakehub):
+    """Under 700 tokens, counted high: a word is one for every four letters, and each mark is one."""
+    assert len(re.findall(r"[^\W_]{1,4}|[^\w\s]|_", wakehub("guide", "agents").out)) < 700
+
+
+def test_the_primer_shows_a_message_as_it_comes(wakehub):
+    text = wakehub("guide", "agents").out
+    wakehub("init")
+    wakehub("send", "--as", "bob", "--to", "alice", "hello")
+    head, body, reply, end, _ = wakehub("listen", "--as", "alice", "--once", "--format", "agent").out.split("\n")
+    assert re.fullmatch(r"\[wakehub m_\w+ from bob · verified · \d+ s old]", head)
+    assert body == "| hello"
+    assert re.sub("m_[0-9a-z]+", "m_01…", reply).replace("alice", "NAME") in text
+    assert end == "---"
+    assert f"{limits.MAX_HOPS} answers in a row" in text
+
+
 def test_an_unknown_guide_names_those_there_are(wakehub):
     found = wakehub("guide", "../../etc/passwd")
     assert found.status == Exit.USAGE

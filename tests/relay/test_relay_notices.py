@@ -4,10 +4,11 @@ import io
 import sys
 
 import pytest
+import trio
 from relay_world import World
 
 from wakehub.inbox.clock import Now
-from wakehub.relay.notices import clock, nothing_for, tell, wrong_box
+from wakehub.relay.notices import clock, nothing_for, tell, told_to, wrong_box
 
 
 def test_a_line_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +63,17 @@ def test_a_listener_at_an_empty_box_is_told_of_those_that_nobody_empties(world: 
     listener.kill()
     listener.wait()
     assert hint() is not None
+
+
+async def test_a_program_has_them_told_elsewhere_in_its_tasks_and_threads_and_nowhere_else(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    heard: list[str] = []
+    with told_to(heard.append):
+        tell("here")
+        await trio.to_thread.run_sync(tell, "in a thread")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, tell, "in a task")
+    tell("behind it")
+    assert heard == ["here", "in a thread", "in a task"]
+    assert capfd.readouterr().err == "wakehub: behind it\n"
