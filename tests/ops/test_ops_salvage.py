@@ -201,6 +201,18 @@ def test_without_a_registry_digests_decide_and_it_says_so(world: World) -> None:
     assert "signatures were not checked" in found.to_text()
 
 
+@pytest.mark.parametrize("make", [bytes, random.Random(2).randbytes, lambda _: b""])
+def test_where_nothing_can_be_read_it_does_not_say_that_all_is_well(world: World, make: Callable[[int], bytes]) -> None:
+    bad = make(len(world.data))
+    world.put(bad)
+    said = doctor(world, "--repair")
+    assert said.returncode == 1, said.stderr
+    assert "✗ saved: 0 messages: nothing could be read; how many are lost is not known" in said.stdout
+    assert "✓" not in said.stdout
+    assert [path.read_bytes() for path in world.kept()] == [bad]
+    assert world.found() == set()
+
+
 def test_there_is_nothing_to_repair_where_there_is_no_record(world: World) -> None:
     world.record.unlink()
     with pytest.raises(NoRecord):

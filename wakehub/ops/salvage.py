@@ -69,8 +69,8 @@ class Repair:
 
     @property
     def exit(self) -> Exit:
-        """0 when nothing was wrong or nothing is lost that was not handed off, else 1."""
-        return Exit.FAILED if self.rebuilt and self.rebuilt.lost else Exit.DONE
+        """0 when nothing was wrong or nothing is lost that was not handed off, else 1; 1 too when that is not known."""
+        return Exit.FAILED if self.rebuilt and (self.rebuilt.lost or _is_blank(self.rebuilt)) else Exit.DONE
 
     def to_json(self) -> dict[str, Any]:
         """The report for programs: exactly `JSON_KEYS`, null where nothing was repaired."""
@@ -85,7 +85,7 @@ class Repair:
         """The report for people."""
         if self.rebuilt is None or self.kept_as is None:
             return "✓ record: whole, nothing to repair"
-        lines = [f"! record: it was damaged: {visible(self.damage)}", f"✓ saved: {_saved(self.rebuilt)}"]
+        lines = [f"! record: it was damaged: {visible(self.damage)}", _saved(self.rebuilt)]
         if self.rebuilt.lost:
             known = [visible(id) for id in self.rebuilt.lost if id]
             more = f": {', '.join(known[:_SHOWN])}{', …' if len(known) > _SHOWN else ''}" if known else ""
@@ -301,5 +301,13 @@ def _in_use(who: str) -> Held:
     return Held(_REFUSED, why=f"{who} works with it", remedy=_STOP)
 
 
+def _is_blank(rebuilt: Rebuilt) -> bool:
+    """Whether no row left any trace: a record without messages cannot be told from one whose messages are all gone."""
+    return not (rebuilt.kept or rebuilt.lost or rebuilt.lost_ended)
+
+
 def _saved(rebuilt: Rebuilt) -> str:
-    return f"{rebuilt.kept} message{'' if rebuilt.kept == 1 else 's'}, {rebuilt.unread} of them unread"
+    if _is_blank(rebuilt):
+        return "✗ saved: 0 messages: nothing could be read; how many are lost is not known"
+    mark = "✓" if rebuilt.kept else "!"
+    return f"{mark} saved: {rebuilt.kept} message{'' if rebuilt.kept == 1 else 's'}, {rebuilt.unread} of them unread"
