@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -109,6 +109,27 @@ def test_wakehub_init_completes_what_is_missing_and_changes_nothing_else(config:
     assert ensure_home(config, explicit=True) == [f"made {config.paths.config_file}"]
     assert config.paths.owner_key.read_bytes() == owner
     assert ensure_home(config, explicit=True) == []
+
+
+@pytest.mark.parametrize("keys_too", [True, False])
+@pytest.mark.parametrize("lose", [Path.unlink, lambda audit: audit.write_bytes(b"")])
+def test_wakehub_init_does_not_make_a_lost_registry_anew(
+    config: Config, home: Path, lose: Callable[[Path], object], keys_too: bool
+) -> None:
+    ensure_home(config)
+    ensure_agent(config, "alice")
+    before = config.paths.audit.read_bytes()
+    lose(config.paths.audit)
+    if not keys_too:
+        for key in config.paths.agents.iterdir():
+            key.unlink()
+    left = tree(home)
+    for _ in range(2):
+        with pytest.raises(Unsafe, match=r"the registry is gone.*from a backup"):
+            ensure_home(config, explicit=True)
+        assert tree(home) == left
+    files.replace(config.paths.audit, before)
+    assert enrolment.read_registry(config.paths).names() == ["alice"]
 
 
 def test_a_directory_too_long_for_sockets_is_refused_before_anything_is_made(home: Path) -> None:

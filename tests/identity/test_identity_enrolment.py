@@ -225,13 +225,26 @@ def test_init_does_not_put_another_owner_in_the_place_of_a_lost_one(ready: Paths
     assert not ready.owner_key.exists()
 
 
-def test_init_mends_a_lost_public_key_and_a_lost_log(ready: Paths) -> None:
+def test_init_mends_a_lost_public_key(ready: Paths) -> None:
     bob = enroll(ready, "bob").agent.key
     ready.owner_pub.unlink()
-    ready.audit.unlink()
-    assert enrolment.init_owner(ready, NOW).made == (ready.owner_pub, ready.audit)
-    assert events(ready) == ["init", "publisher"]
+    assert enrolment.init_owner(ready, NOW).made == (ready.owner_pub,)
     assert enroll(ready, "bob").agent.key == bob
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda audit: audit.write_bytes(b"")])
+def test_init_begins_no_registry_in_the_place_of_a_lost_one(ready: Paths, lose: Callable[[Path], object]) -> None:
+    enroll(ready, "bob")
+    lose(ready.audit)
+    with pytest.raises(Unsafe, match=r"the registry is gone.*from a backup") as refusal:
+        enrolment.init_owner(ready, NOW)
+    assert refusal.value.exit is Exit.PERMISSION
+    ready.owner_key.unlink()
+    ready.owner_pub.unlink()
+    ready.audit.unlink(missing_ok=True)
+    with pytest.raises(Unsafe, match="the registry is gone"):
+        enrolment.init_owner(ready, NOW)
+    assert not ready.owner_key.exists()
 
 
 def test_init_refuses_files_that_do_not_belong_together(ready: Paths) -> None:
@@ -300,10 +313,13 @@ def test_acts_need_the_owner_key_and_name_it(ready: Paths, act: Callable[[Paths]
 def test_acts_need_a_log_that_was_begun(ready: Paths, act: Callable[[Paths], object]) -> None:
     for begun in (lambda: ready.audit.write_bytes(b""), ready.audit.unlink):
         begun()
-        with pytest.raises(Unsafe, match="wakehub init"):
-            act(ready)
-        with pytest.raises(Unsafe, match="wakehub init"):
-            enrolment.read_registry(ready)
+        for look in (act, enrolment.read_registry):
+            with pytest.raises(Unsafe, match=r"the registry is gone.*from a backup"):
+                look(ready)
+    enrolment.unfinished_mark(ready).touch(0o600)
+    with pytest.raises(Unsafe, match="not set up") as refusal:
+        enrolment.read_registry(ready)
+    assert refusal.value.remedy == "wakehub init"
 
 
 def test_before_init_everything_says_so(places: Paths) -> None:

@@ -38,8 +38,8 @@ def ensure_home(config: Config, *, explicit: bool = False) -> list[str]:
     """Make the instance if there is none; lines that say what was made (none: it was there).
 
     `explicit` is `wakehub init` itself: it also completes an instance of which a part is missing. Raises `Unsafe` (77)
-    when something cannot be looked at or must not be used, `Misconfigured` (78) for a directory too long for sockets,
-    `CannotCreate` (73).
+    when something cannot be looked at or must not be used, or the registry was lost; `Misconfigured` (78) for a
+    directory too long for sockets; `CannotCreate` (73).
     """
     for directory in (config.paths.state, config.paths.keys, config.paths.agents, config.paths.run):
         if not files.is_absent(directory):
@@ -56,6 +56,7 @@ def ensure_home(config: Config, *, explicit: bool = False) -> list[str]:
         if files.is_absent(unfinished):
             if not explicit and not _is_nowhere(config):
                 return []  # another made it while this one waited
+            enrolment.check_registry(config.paths)  # before the mark, which would explain a loss away
             files.create(unfinished, b"")
         made = _make(config)
         unfinished.unlink()
@@ -63,7 +64,7 @@ def ensure_home(config: Config, *, explicit: bool = False) -> list[str]:
 
 
 def _mark(config: Config) -> Path:
-    return config.paths.state / "init.unfinished"
+    return enrolment.unfinished_mark(config.paths)
 
 
 def _is_nowhere(config: Config) -> bool:

@@ -12,6 +12,7 @@ enrolled again: when its file is still there, it is replaced.
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -329,14 +330,18 @@ def init_owner(places: Places, now_s: float) -> Initialised:
     """Make the owner key, ``owner.pub``, the log with its first line, and the publisher's key; or complete that.
 
     It may be killed anywhere and run again. Raises `Unsafe` when a file is there but cannot be used, or when the owner
-    key alone is missing: nothing can be signed in its place.
+    key alone is missing: nothing can be signed in its place. Nor is a log begun anew beside keys of agents: they are
+    made after its first line, so it was lost, and with it every name.
     """
     made: list[Path] = []
     owner = _owner_key(places, made)
     _owner_pub(places, owner, made)
+    if files.is_absent(places.audit):
+        _check_no_agents(places)
     files.private_directory(places.audit.parent)
     with AuditLog(places.audit, owner.public).writing() as writer:
         if not writer.events:
+            _check_no_agents(places)
             writer.append(owner, "init", OWNER, owner.public, {}, now_s)
             made.append(places.audit)
         _bind_daemon(_Turn.of(owner, writer), places, PUBLISHER, now_s, made)
@@ -355,10 +360,29 @@ def _owner_key(places: Places, made: list[Path]) -> KeyPair:
                 why=f"{visible(str(path))} was made with it and cannot be signed by another",
                 remedy="restore the key from a backup; or move that file away and begin anew, enrolling every name",
             )
+    _check_no_agents(places)
     owner = KeyPair.generate()
     write_key(places.owner_key, OWNER, owner)
     made.append(places.owner_key)
     return owner
+
+
+def unfinished_mark(places: Places) -> Path:
+    """The file that is there while `wakehub init` is at work, or was interrupted."""
+    return places.audit.parent / "init.unfinished"
+
+
+def check_registry(places: Places) -> None:
+    """Raise `Unsafe` when the log is missing or empty beside ``owner.pub``, and no interrupted init explains it."""
+    is_blank = files.is_absent(places.audit) or places.audit.lstat().st_size == 0
+    if is_blank and files.is_absent(unfinished_mark(places)) and not files.is_absent(places.owner_pub):
+        raise _gone(places)
+
+
+def _check_no_agents(places: Places) -> None:
+    directory = places.agent_key(PUBLISHER).parent
+    if not files.is_absent(directory) and any(name.endswith(".key") for name in os.listdir(directory)):
+        raise _gone(places)
 
 
 def _owner_pub(places: Places, owner: KeyPair, made: list[Path]) -> None:
@@ -408,11 +432,11 @@ def read_registry(places: Places) -> Registry:
     try:
         events = AuditLog(places.audit, load_owner_public(places)).verify()
     except FileNotFoundError:
-        raise _not_initialised(places.audit) from None
+        raise _no_registry(places) from None
     except PermissionError as error:
         raise _masked(places.audit, error) from error
     if not events:
-        raise _not_initialised(places.audit)
+        raise _no_registry(places)
     return Registry.derive(events)
 
 
@@ -569,10 +593,10 @@ def _pair_for(agent: Agent, path: Path) -> KeyPair:
 def _turn(places: Places) -> Iterator[_Turn]:
     owner = load_owner(places)
     if files.is_absent(places.audit):
-        raise _not_initialised(places.audit)
+        raise _no_registry(places)
     with AuditLog(places.audit, owner.public).writing() as writer:
         if not writer.events:
-            raise _not_initialised(places.audit)
+            raise _no_registry(places)
         yield _Turn.of(owner, writer)
 
 
@@ -602,3 +626,17 @@ def _masked(path: Path, error: OSError) -> Unsafe:
 
 def _not_initialised(path: Path) -> Unsafe:
     return Unsafe(f"{visible(str(path))} is missing", why="this instance is not set up", remedy="wakehub init")
+
+
+def _no_registry(places: Places) -> Unsafe:
+    """Why there is no log beside ``owner.pub``: an init that is unfinished, or a loss."""
+    return _gone(places) if files.is_absent(unfinished_mark(places)) else _not_initialised(places.audit)
+
+
+def _gone(places: Places) -> Unsafe:
+    state = "missing" if files.is_absent(places.audit) else "empty"
+    return Unsafe(
+        f"the registry is gone: {visible(str(places.audit))} is {state}",
+        why="who is enrolled stands there alone, and a new one would admit none of them",
+        remedy="put audit.jsonl back from a backup; or move keys/ and state/ away and begin anew: wakehub init",
+    )
