@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -197,6 +198,21 @@ def test_without_an_identity_the_round_trip_is_not_called_measured(config: Confi
         found = line(config, "round trip")
     assert (found.mark, found.basis) == ("warning", "configured")
     assert found.detail.startswith("not measured: ")
+
+
+def test_a_record_that_takes_no_row_is_critical(config: Config) -> None:
+    """As on a full disk: no file can grow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Daemon(config.paths.config_file.parent, "serve") as hub, SqliteInbox.open(config.paths.record):
+        hub.logs("hub ready")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+        try:
+            found = line(config, "round trip")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (found.mark, found.basis) == ("critical", "measured")
+    assert found.detail.startswith("no message arrives: stopped at row: ")
+    assert "free space" in found.remedy
 
 
 # --- nothing is there ---

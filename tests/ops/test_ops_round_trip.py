@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -255,6 +256,30 @@ def test_no_record(config: Config) -> None:
     trip = travel(config)
     assert trip.stopped_at == "row"
     assert not config.paths.record.exists()
+
+
+@contextmanager
+def no_file_grows() -> Iterator[None]:
+    """As on a full disk; what exists keeps its size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("enrolled", [False, True])
+def test_a_record_that_takes_no_row(config: Config, enrolled: bool) -> None:
+    if enrolled:
+        enrolment.enroll_doctor(config.paths, time.time())
+    lines = lines_of_the_registry(config)
+    with SqliteInbox.open(config.paths.record), no_file_grows():
+        trip = travel(config)
+    assert (trip.legs, trip.stopped_at) == ({}, "row")
+    assert "cannot be written" in trip.why
+    assert trip.remedy == "free space on the disk of the state directory, or make it writable"
+    assert lines_of_the_registry(config) == lines
 
 
 def test_a_hub_that_is_not_there(config: Config, impatient: None) -> None:

@@ -12,6 +12,7 @@ ended as failed, by this run or, after a kill -9, by the next; else it expires w
 """
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -35,7 +36,7 @@ from wakehub.identity.keys import KeyPair, load_key
 from wakehub.inbox.clock import Now
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, Lease, NewRow, Row
+from wakehub.inbox.store import Inbox, Lease, NewRow, NotStored, RecordUnwritable, Row
 from wakehub.limits import (
     ENROLMENT_WAIT_SECONDS,
     FILE_WATCH_MS,
@@ -53,6 +54,8 @@ from wakehub.wire.protocol import Woken
 
 LEGS: Final[tuple[str, ...]] = ("row", "poke", "wake", "hand-off", "acknowledgement")
 _TEXT: Final = "wakehub doctor: does a message arrive?"
+_ROOM: Final = "free space on the disk of the state directory, or make it writable"
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _PUBLISHER: Final = "see whether it runs: wakehub up, or wakehub publish"
 
 
@@ -62,7 +65,7 @@ class Trip:
 
     `legs` are the milliseconds of each leg that it passed, in order; `poke` and `wake` both count from the poke.
     `stopped_at` is the leg that it did not pass, or `session`; empty when it arrived, and when none could be sent for
-    want of an identity to send it to.
+    want of an identity to send it to, or since another doctor's is on the way.
     """
 
     legs: dict[str, float]
@@ -77,6 +80,10 @@ class Trip:
 
 class _Stopped(WakehubError):
     """The message does not get on."""
+
+
+class _Occupied(Held):
+    """Another doctor has the name, and its message is on the way."""
 
 
 @dataclass(slots=True)
@@ -102,15 +109,23 @@ def travel(config: Config) -> Trip:
     """Send one message around, within some 20 s. Raises nothing that an instance and its state can cause."""
     way = _Way("row")
     try:
-        with SqliteInbox.open(config.paths.record, create=False) as inbox:
+        # The lease comes first: a record that does not take it takes no row either, whoever would be enrolled.
+        with SqliteInbox.open(config.paths.record, create=False) as inbox, _name(inbox) as lease:
             way.at = ""
             pair, is_new = _identity(config)
-            with _name(inbox) as lease:
-                trio.run(_Traveller(config, inbox, pair, lease, way).go, is_new)
+            trio.run(_Traveller(config, inbox, pair, lease, way).go, is_new)
+    except (NotStored, RecordUnwritable) as error:
+        return way.trip(f"{error.what}: {error.why}", _ROOM)
+    except _Occupied as error:
+        way.at = ""
+        return way.trip(f"{error.what}: {error.why}", error.remedy)
     except WakehubError as error:
         return way.trip(error.what + (f": {error.why}" if error.why else ""), error.remedy)
     except OSError as error:
-        return way.trip(error.strerror or str(error), "see what that concerns, then try again")
+        if error.errno in _NO_ROOM:
+            way.at = way.at or "row"
+        remedy = _ROOM if error.errno in _NO_ROOM else "see what that concerns, then try again"
+        return way.trip(error.strerror or str(error), remedy)
     return way.trip()
 
 
@@ -144,7 +159,7 @@ def _name(inbox: Inbox) -> Iterator[Lease]:
 
 
 def _acquire(inbox: Inbox) -> Lease:
-    """Take the name, when another doctor has given it up; raises `Held` when that one does not."""
+    """Take the name, when another doctor has given it up; raises `_Occupied` when that one does not."""
     give_up = time.monotonic() + ROUND_TRIP_LEG_SECONDS
     while True:
         answer = inbox.leases.acquire([DOCTOR], ProcessId.own(), DOCTOR, Now.read(), host=socket.gethostname())
@@ -152,7 +167,7 @@ def _acquire(inbox: Inbox) -> Lease:
             return answer
         if time.monotonic() >= give_up:
             by = f"pid {answer.lease.process.pid}"
-            raise Held("another doctor is at work", why=by, remedy="wait for it, or stop it")
+            raise _Occupied("another doctor is at work", why=by, remedy="wait for it, or stop it")
         time.sleep(READY_POLL_MS / 1000)
 
 
