@@ -383,6 +383,24 @@ def test_a_registry_that_is_not_proven(config: Config) -> None:
     assert line(config, "admission").mark == "critical"
 
 
+def test_an_empty_registry_proves_nothing(config: Config) -> None:
+    publish(config)
+    config.paths.audit.write_bytes(b"")
+    found = line(config, "admission")
+    assert found.mark == "critical"
+    assert f"{config.paths.audit} is broken at line 1" in found.detail
+    assert "backup" in found.remedy
+
+
+def test_a_publisher_that_runs_and_does_not_sign_is_not_to_be_started(config: Config) -> None:
+    publish(config, time.time() - 61)
+    assert "wakehub up" in line(config, "admission").remedy
+    with Lock.acquire(config.paths.lock("publish"), what="a publisher"):
+        remedy = line(config, "admission").remedy
+    assert remedy.startswith(f"the publisher runs (pid {os.getpid()}); its log says why it does not sign")
+    assert "wakehub up" not in remedy
+
+
 @pytest.mark.parametrize("age_s", [61, -31])
 def test_an_allowlist_that_is_old_or_from_the_future(config: Config, age_s: float) -> None:
     publish(config, time.time() - age_s)

@@ -26,7 +26,7 @@ from wakehub.config import Config
 from wakehub.errors import Exit, Unavailable, Unsafe, WakehubError
 from wakehub.identity import enrolment, keys
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
-from wakehub.identity.audit import AuditLog
+from wakehub.identity.audit import AuditLog, BrokenChain
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.enrolment import is_reserved
 from wakehub.identity.stamps import NS
@@ -337,11 +337,13 @@ def _record(case: _Case) -> Line:
 def _admission(case: _Case) -> Line:
     """The registry must be proven line by line, and the allowlist be signed from it and fresh."""
     chain = AuditLog(case.paths.audit, enrolment.load_owner_public(case.paths)).read()
+    if not chain.events:  # nothing is signed from it, as from one that is broken
+        raise BrokenChain(case.paths.audit, 1, "the line that begins it is missing")
     enrolment.Registry.derive(chain.events)
     admitted = case.admitted
     if isinstance(admitted, Unusable):
         detail = f"nobody is admitted: the allowlist is {admitted.label}: {admitted.detail}"
-        return Line("admission", "critical", detail, "the publisher signs it: wakehub up, or wakehub publish")
+        return Line("admission", "critical", detail, _for_signer(case))
     names = [name for name in admitted.agents if not is_reserved(name)]
     age_s = max(0, int(time.time()) - admitted.refreshed_at // NS)
     signed = f"the allowlist, {age_s} s old, admits {len(names)} agents"
@@ -349,6 +351,15 @@ def _admission(case: _Case) -> Line:
     if chain.torn:
         return Line("admission", "warning", f"{detail}; the last line was never finished", "enroll or revoke a name")
     return Line("admission", "ok", detail)
+
+
+def _for_signer(case: _Case) -> str:
+    """What to do about an allowlist that the publisher should have signed; one that runs need not be started."""
+    publisher = locks.live_holder(case.paths.lock("publish"))
+    if publisher is None:
+        return "the publisher signs it: wakehub up, or wakehub publish"
+    log = shlex.quote(str(case.paths.log))
+    return f"the publisher runs (pid {publisher.pid}); its log says why it does not sign ({log}, or journalctl)"
 
 
 def _bundles(case: _Case) -> Line:
