@@ -107,7 +107,7 @@ def test_every_table_is_strict(record: Path) -> None:
 
 def test_without_create_an_absent_record_is_named(record: Path) -> None:
     for _ in range(2):
-        with pytest.raises(NoRecord, match="wakehub init") as refused:
+        with pytest.raises(NoRecord, match="made by the first message, or by wakehub up") as refused:
             SqliteInbox.open(record, create=False)
         assert refused.value.exit == Exit.CONFIG
         assert not record.exists()
@@ -222,7 +222,7 @@ def test_a_damaged_file_names_the_doctor(record: Path, damage: str) -> None:
     else:
         _flip(record, 4096, size - 4096)
     before = record.read_bytes()
-    with pytest.raises(RecordDamaged, match="wakehub doctor") as refused:
+    with pytest.raises(RecordDamaged, match="run wakehub doctor --repair") as refused:
         _use(record)
     assert refused.value.exit == Exit.UNAVAILABLE
     assert record.read_bytes() == before

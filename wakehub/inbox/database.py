@@ -33,7 +33,7 @@ from wakehub.visible import visible
 
 _APPLICATION_ID: Final = 0x77616B65  # "wake"; tells our file from any other database
 _OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
-_DOCTOR: Final = "run wakehub doctor"
+_DOCTOR: Final = "run wakehub doctor --repair"
 
 Params = Mapping[str, object] | tuple[object, ...]
 
@@ -140,7 +140,9 @@ def _check_place(path: Path, create: bool) -> None:
     elif os.path.lexists(path.parent):
         files.check_directory(path.parent)
     if not create and not os.path.lexists(path):
-        raise NoRecord(f"there is no record at {visible(str(path))}", remedy="run wakehub init")
+        raise NoRecord(
+            f"there is no record at {visible(str(path))}", remedy="it is made by the first message, or by wakehub up"
+        )
     check_local(path.parent)
 
 
