@@ -210,6 +210,16 @@ def test_an_instance_without_a_record_is_no_error(short: Path) -> None:
     assert not (short / "nowhere").exists()
 
 
+def test_who_is_enrolled_is_told_before_there_is_a_record(config: Config) -> None:
+    ensure_agent(config, "alice")
+    assert not config.paths.record.exists()
+    found = survey(config)
+    assert [(box.name, box.standing, box.presence.state) for box in found.boxes] == [("alice", "enrolled", "never")]
+    assert found.exit is Exit.DONE
+    assert "alice      nobody listened yet · nothing unread" in found.to_text()
+    assert found.to_json()["names"][0]["unread"] == 0
+
+
 def test_a_registry_that_cannot_be_read_is_said_and_the_rest_is_told(config: Config, inbox: Inbox) -> None:
     put(inbox)
     config.paths.audit.write_bytes(b"nonsense\n")

@@ -158,7 +158,7 @@ def survey(config: Config) -> Status:
         with SqliteInbox.open(config.paths.record, create=False) as inbox:
             found = boxes(inbox, registry, now)
     except NoRecord:
-        found = []
+        found = [_unheard(name, registry) for name in known_names(None, registry)]
     return Status(now, hub, publisher, tuple(found), note)
 
 
@@ -220,6 +220,11 @@ def _box(inbox: Inbox, name: str, how: str, waiting: BoxCount | None, activity: 
     if waiting is not None and (oldest := inbox.unread(name, limit=1)):
         waiting_ms = max(oldest[0].stored_ms, there.listener.since_ms if there.listener else 0)
     return Box(name, how, there, waiting, waiting_ms, activity or Activity(name, None, None, {}))
+
+
+def _unheard(name: str, registry: Registry) -> Box:
+    """A name while there is no record: nobody listened and nothing was sent."""
+    return Box(name, standing(name, registry), Presence(name, None, None), None, None, Activity(name, None, None, {}))
 
 
 def _daemon(what: str, found: Health, pid: int | None) -> Daemon:
