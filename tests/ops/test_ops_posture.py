@@ -20,7 +20,7 @@ from wakehub.identity import enrolment
 from wakehub.identity.allowlist import sign
 from wakehub.identity.keys import KeyPair
 from wakehub.locks import Lock
-from wakehub.ops import posture
+from wakehub.ops import health, posture
 from wakehub.paths import choose
 
 
@@ -231,6 +231,27 @@ def test_the_budget_of_a_running_hub_is_its_own(made):
         found = posture.examine(made).facts["descriptors"]
     if sys.platform == "linux":
         assert 0 < found["hub_open"] < found["hub_soft"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def test_the_ceiling_of_a_running_hub_is_its_own(made):
+    script = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (42, 42))\n"
+        "from wakehub.cli import run\n"
+        "raise SystemExit(run(['serve']))\n"
+    )
+    environ = {**os.environ, "WAKEHUB_HOME": str(made.paths.config_file.parent)}
+    with subprocess.Popen([sys.executable, "-c", script], env=environ, stderr=subprocess.DEVNULL) as hub:
+        try:
+            while health.check(made.hub_socket, made.hub_id).state != "answers":
+                assert hub.poll() is None
+            found = posture.examine(made)
+        finally:
+            hub.terminate()
+    (finding,) = [finding for finding in found.findings if finding.check == "descriptors"]
+    if sys.platform == "linux":  # elsewhere nobody tells the limit of another process
+        assert found.facts["descriptors"]["ceiling"] == 10
+        assert (finding.level, "ceiling of 10 connections in the running hub" in finding.detail) == ("note", True)
 
 
 def test_a_running_hub_is_named(made):

@@ -13,6 +13,7 @@ import os
 import resource
 import socket
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ from wakehub.identity import keys, peercred
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
 from wakehub.identity.enrolment import is_reserved
 from wakehub.identity.stamps import NS
-from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
+from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES, RESERVED_DESCRIPTORS, WANTED_DESCRIPTORS
 from wakehub.ops.supervisor import supervisor_of
 from wakehub.processes import open_files
 from wakehub.server.listener import connection_ceiling
@@ -266,15 +267,18 @@ def _remedy(label: str) -> str:
 
 def _descriptors(config: Config) -> tuple[list[Finding], dict[str, Any]]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hub = _hub_descriptors(config)
     try:
-        ceiling = connection_ceiling(config.limits.max_connections)
+        ceiling = _hub_ceiling(config, hub["hub_soft"]) if hub else connection_ceiling(config.limits.max_connections)
     except WakehubError as error:
         finding, ceiling = _fault("descriptors", error), 0
     else:
         level: Level = "ok" if ceiling == config.limits.max_connections else "note"
-        detail = f"ceiling of {ceiling} connections, {config.limits.max_connections} configured"
-        finding = Finding("descriptors", level, detail, "raise the limit of open files (LimitNOFILE=, ulimit -n)")
-    return [finding], {"descriptors": {"soft": soft, "hard": hard, "ceiling": ceiling, **_hub_descriptors(config)}}
+        whose = " in the running hub" if hub else ""
+        detail = f"ceiling of {ceiling} connections{whose}, {config.limits.max_connections} configured"
+        remedy = "raise the limit of open files (LimitNOFILE=, ulimit -n)" + (" and start the hub anew" if hub else "")
+        finding = Finding("descriptors", level, detail, remedy)
+    return [finding], {"descriptors": {"soft": soft, "hard": hard, "ceiling": ceiling, **hub}}
 
 
 def _hub_descriptors(config: Config) -> dict[str, int]:
@@ -282,6 +286,12 @@ def _hub_descriptors(config: Config) -> dict[str, int]:
     holder = locks.live_holder(config.paths.lock("hub"))
     found = open_files(holder.pid) if holder else None
     return {"hub_open": found[0], "hub_soft": found[1]} if found else {}
+
+
+def _hub_ceiling(config: Config, soft: int) -> int:
+    """What a hub with the soft limit `soft`, which it raised as far as it could, took for its ceiling."""
+    usable = WANTED_DESCRIPTORS if soft == sys.maxsize else max(0, soft - RESERVED_DESCRIPTORS)
+    return min(config.limits.max_connections, usable)
 
 
 def _peer_credentials(config: Config) -> tuple[list[Finding], dict[str, Any]]:
