@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -145,6 +146,18 @@ def test_every_page_in_turn(world: World) -> None:
         assert stat.S_IMODE(world.record.stat().st_mode) == stat.S_IMODE(kept.stat().st_mode) == 0o600
         assert repair(world.config) == Repair("")
     assert some_lost
+
+
+def test_damage_of_many_lines_is_told_in_one(world: World) -> None:
+    """Pages that nothing leads to: SQLite finds one line for each, under a heading."""
+    count = len(world.data) // PAGE + 4
+    world.put(world.data[:28] + count.to_bytes(4, "big") + world.data[32:] + bytes(4 * PAGE))
+    with SqliteInbox.open(world.record, create=False) as inbox:
+        assert "\n" in inbox.damage()[0]
+    assert re.fullmatch(
+        rf"Page {count - 3}( is|:) never used", salvage.damage(world.record)
+    )  # as SQLite's version says
+    assert repr("\n")[1:-1] not in doctor(world, "--repair").stdout
 
 
 def test_a_few_bytes_anywhere_that_are_told_are_repaired(world: World) -> None:

@@ -120,9 +120,15 @@ def damage(record: Path) -> str:
     """What is wrong with the record, in words; empty when nothing is. Raises what opening it does otherwise."""
     try:
         with SqliteInbox.open(record, create=False) as inbox:
-            return next(iter(inbox.damage()), "")
+            return next((_headline(text) for text in inbox.damage()), "")
     except RecordDamaged as error:
-        return error.why
+        return _headline(error.why)
+
+
+def _headline(text: str) -> str:
+    """The first line that tells something: SQLite puts a heading, `*** in database main ***`, above what it found."""
+    lines = text.splitlines()
+    return next((line for line in lines if line and not line.startswith("***")), text)
 
 
 class _Repairing:
