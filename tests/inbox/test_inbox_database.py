@@ -1,6 +1,7 @@
 """The file: made whole by one of many, with its modes, upgraded in steps, refused when it is not ours or not whole."""
 
 import os
+import resource
 import shutil
 import sqlite3
 import stat
@@ -226,6 +227,18 @@ def test_a_damaged_file_names_the_doctor(record: Path, damage: str) -> None:
         _use(record)
     assert refused.value.exit == Exit.UNAVAILABLE
     assert record.read_bytes() == before
+
+
+def test_a_full_disk_is_no_damage(record: Path) -> None:
+    """Even opening it to read needs room, for what the processes share."""
+    store(record)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        with pytest.raises(NotStored, match="free space"):
+            SqliteInbox.open(record, create=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _use(record: Path) -> None:

@@ -33,6 +33,14 @@ from wakehub.visible import visible
 
 _APPLICATION_ID: Final = 0x77616B65  # "wake"; tells our file from any other database
 _OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
+_NO_ROOM: Final = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+)
 _DOCTOR: Final = "run wakehub doctor --repair"
 
 Params = Mapping[str, object] | tuple[object, ...]
@@ -289,6 +297,7 @@ def _translated(path: Path, *, writing: bool) -> Iterator[None]:
 def _meaning(path: Path, error: sqlite3.Error, writing: bool) -> WakehubError | None:
     code = getattr(error, "sqlite_errorcode", None)
     shown, why = visible(str(path)), visible(str(error))
+    writing = writing or code in _NO_ROOM  # opening it to read makes its shared memory
     match None if code is None else code & 0xFF:
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if writing:
             return NotStored(
