@@ -114,6 +114,32 @@ def test_an_allowlist_that_is_none(made, content, label):
     assert posture.examine(made).facts["allowlist"]["state"] == label
 
 
+@pytest.mark.parametrize(
+    ("spoil", "said", "remedy"),
+    [
+        (Path.unlink, "is missing", "put audit.jsonl back from a backup"),
+        (lambda audit: audit.write_bytes(b""), "is empty", "put audit.jsonl back from a backup"),
+        (lambda audit: audit.write_bytes(audit.read_bytes().replace(b"alice", b"malic")), "broken at line 3", "backup"),
+    ],
+)
+def test_a_registry_that_is_lost_or_broken_is_a_fault(made, spoil, said, remedy):
+    publish(made)
+    assert "✓ registry: every line is signed; 1 name(s) in it" in posture.examine(made).to_text()
+    spoil(made.paths.audit)
+    fault = only_fault(made)
+    assert fault.check == "registry"
+    assert said in fault.detail
+    assert remedy in fault.remedy
+
+
+def test_an_unfinished_set_up_is_a_note(made):
+    made.paths.audit.unlink()
+    enrolment.unfinished_mark(made.paths).touch(0o600)
+    found = posture.examine(made)
+    assert not faults(found)
+    assert "! registry" in found.to_text()
+
+
 def test_an_unsafe_allowlist_is_a_fault(made):
     publish(made)
     made.allowlist.chmod(0o644)

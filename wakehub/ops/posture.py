@@ -1,8 +1,8 @@
 """Is this instance set up safely, and does it admit anyone? (issue: posture; awh1.md §4.3, §6; formats.md.)
 
-Everything is looked at and nothing is touched: no socket is bound or connected to, no file made, no lock tried. The
-judgements are those that hub and clients make themselves, with the same code where it has no effect. What does not
-exist yet is no fault: it will be made as it must be.
+Everything is looked at and nothing is touched: no socket is bound or connected to, no file made, no daemon's lock
+tried. The judgements are those that hub and clients make themselves, with the same code where it has no effect. What
+does not exist yet is no fault: it will be made as it must be.
 
 A finding is `ok`, a `note` (works, but a person should know), or a `fault` (unsafe, or the hub would not start). The
 exit status is 1 with a fault, 3 when it admits nobody and that was required, else 0.
@@ -25,7 +25,7 @@ from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity import keys, peercred
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
-from wakehub.identity.enrolment import is_reserved
+from wakehub.identity.enrolment import is_reserved, read_registry, unfinished_mark
 from wakehub.identity.stamps import NS
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES, RESERVED_DESCRIPTORS, WANTED_DESCRIPTORS
 from wakehub.ops.supervisor import supervisor_of
@@ -103,7 +103,7 @@ def examine(config: Config) -> Posture:
             "allowlist": str(config.allowlist),
         },
     }
-    for look in (_admission, _descriptors, _peer_credentials, _running):
+    for look in (_admission, _registry, _descriptors, _peer_credentials, _running):
         more, known = look(config)
         findings += more
         facts |= known
@@ -260,6 +260,22 @@ def _remedy(label: str) -> str:
             return "remove it; the publisher makes it anew"
         case _:
             return "remove it; the publisher of this owner makes it anew"
+
+
+def _registry(config: Config) -> tuple[list[Finding], dict[str, Any]]:
+    """The log that the publisher signs from: once there is an owner, it must be there and proven to its end."""
+    try:
+        if files.is_absent(config.paths.owner_pub):
+            return [], {}
+        if not files.is_absent(mark := unfinished_mark(config.paths)):
+            return [Finding("registry", "note", f"{mark}: a set-up is unfinished", "wakehub init")], {}
+        names = read_registry(config.paths).names()
+    except WakehubError as error:
+        return [_fault("registry", error)], {}
+    except OSError as error:
+        detail = f"{config.paths.audit}: {error.strerror}"
+        return [Finding("registry", "fault", detail, "allow it in the sandbox, or run as its owner")], {}
+    return [Finding("registry", "ok", f"every line is signed; {len(names)} name(s) in it")], {}
 
 
 # --- the process ---
