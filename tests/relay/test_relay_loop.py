@@ -228,7 +228,9 @@ def test_a_name_that_was_revoked_and_enrolled_keeps_its_listener(world: World) -
     listener = world.listen("--as", "alice", "--poll", "1")
     world.until_held()
     now_s = time.time()
-    listener.send_signal(signal.SIGSTOP)  # so that it sees both at once
+    with open(world.config.paths.audit, "rb") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)  # it must not be stopped in the middle of reading the registry
+        listener.send_signal(signal.SIGSTOP)  # so that it sees both at once
     enrolment.revoke(world.config.paths, "alice", now_s)
     enrolment.enroll(world.config.paths, "alice", "wakehub", now_s)
     listener.send_signal(signal.SIGCONT)
