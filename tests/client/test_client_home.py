@@ -5,6 +5,7 @@ What permissions and a kill -9 do is shown on processes of their own.
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from wakehub import config as configuration
 from wakehub import files
-from wakehub.client.home import ensure_agent, ensure_home
+from wakehub.client.home import elsewhere, ensure_agent, ensure_home
 from wakehub.config import Config
 from wakehub.errors import BadData, Misconfigured, Unsafe
 from wakehub.identity import enrolment, keys
@@ -109,6 +110,21 @@ def test_wakehub_init_completes_what_is_missing_and_changes_nothing_else(config:
     assert ensure_home(config, explicit=True) == [f"made {config.paths.config_file}"]
     assert config.paths.owner_key.read_bytes() == owner
     assert ensure_home(config, explicit=True) == []
+
+
+def test_a_copied_home_says_where_it_works(config: Config, home: Path) -> None:
+    ensure_home(config)
+    copy = home.with_name("copy")
+    shutil.copytree(home, copy)
+    environ = {"WAKEHUB_HOME": str(copy)}
+    said = elsewhere(configuration.load(environ), environ)
+    assert said == f"config.toml there names other directories: {home / 'run'}, {home / 'state'}, {home / 'keys'}"
+    assert elsewhere(config, {"WAKEHUB_HOME": str(home)}) == ""
+    assert elsewhere(config, {}) == ""
+    linked = home.with_name("linked")
+    linked.symlink_to(home)
+    environ = {"WAKEHUB_HOME": str(linked)}
+    assert elsewhere(configuration.load(environ), environ) == ""
 
 
 @pytest.mark.parametrize("keys_too", [True, False])

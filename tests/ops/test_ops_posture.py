@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import socket
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from wakehub import files
 from wakehub.client.home import ensure_home
-from wakehub.config import Config
+from wakehub.config import Config, load
 from wakehub.errors import Exit, Unsafe
 from wakehub.identity import enrolment
 from wakehub.identity.allowlist import sign
@@ -130,6 +131,16 @@ def test_a_registry_that_is_lost_or_broken_is_a_fault(made, spoil, said, remedy)
     assert fault.check == "registry"
     assert said in fault.detail
     assert remedy in fault.remedy
+
+
+def test_a_copied_home_that_works_on_the_old_one_is_a_note(made, short, monkeypatch):
+    shutil.copytree(short / "home", short / "copy")
+    monkeypatch.setenv("WAKEHUB_HOME", str(short / "copy"))
+    found = posture.examine(load())
+    assert not faults(found)
+    assert f"! home: {short / 'copy'}: config.toml there names other directories: {made.paths.run}" in found.to_text()
+    monkeypatch.setenv("WAKEHUB_HOME", str(short / "home"))
+    assert "other directories" not in posture.examine(load()).to_text()
 
 
 def test_an_unfinished_set_up_is_a_note(made):

@@ -7,7 +7,9 @@ state directory, its last to remove that; whoever finds the mark finishes the wo
 `config.toml` is written last: an instance that has one is whole.
 """
 
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ from wakehub.identity.enrolment import Agent
 from wakehub.identity.keys import KeyPair
 from wakehub.identity.nearness import near
 from wakehub.locks import Lock
+from wakehub.paths import choose
 from wakehub.visible import visible
 
 
@@ -61,6 +64,21 @@ def ensure_home(config: Config, *, explicit: bool = False) -> list[str]:
         made = _make(config)
         unfinished.unlink()
         return made
+
+
+def elsewhere(config: Config, environ: Mapping[str, str] = os.environ) -> str:
+    """What to say when WAKEHUB_HOME is given and its ``config.toml`` names directories elsewhere; else nothing.
+
+    That is allowed, but a home that was moved or copied works on the old one this way.
+    """
+    if not environ.get("WAKEHUB_HOME"):
+        return ""
+    home, there = choose(environ), config.paths
+    if home.config_file != there.config_file:
+        return ""
+    pairs = ((home.run, there.run), (home.state, there.state), (home.keys, there.keys))
+    other = [str(named) for own, named in pairs if os.path.realpath(own) != os.path.realpath(named)]
+    return f"config.toml there names other directories: {', '.join(other)}" if other else ""
 
 
 def _mark(config: Config) -> Path:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from wakehub import files, locks, sockets
+from wakehub.client.home import elsewhere
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity import keys, peercred
@@ -92,7 +93,7 @@ class Posture:
 
 def examine(config: Config) -> Posture:
     """Look at the instance that `config` describes."""
-    findings = list(_places(config))
+    findings = [*_elsewhere(config), *_places(config)]
     facts: dict[str, Any] = {
         "limits": asdict(config.limits),
         "paths": {
@@ -136,6 +137,13 @@ def _places(config: Config) -> Iterator[Finding]:
     for path in (config.owner_pub, paths.owner_key, config.allowlist, paths.audit, *record, *locks):
         yield from _file(path, "file", stat.S_ISREG, "a regular file")
     yield from _agent_files(paths.agents)
+
+
+def _elsewhere(config: Config) -> Iterator[Finding]:
+    """A moved or copied home goes on working where it was: nothing unsafe, but seldom what is meant."""
+    if said := elsewhere(config):
+        file = config.paths.config_file
+        yield Finding("home", "note", f"{file.parent}: {said}", f"if it was moved or copied, correct [paths] in {file}")
 
 
 def _directory(path: Path) -> Iterator[Finding]:
