@@ -43,6 +43,12 @@ def test_init_says_what_it_made_and_then_that_nothing_was_left_to_make(wakehub, 
     assert "already set up" in second.out
 
 
+def test_init_notes_that_a_moved_home_works_on_the_old_one(wakehub, made):
+    config = made / "config.toml"
+    config.write_text(config.read_text().replace(f"{made}/run", f"{made.parent}/old/run"))
+    assert f"{made.parent}/old/run" in wakehub("init").out.split("note: ")[1]
+
+
 def test_init_json(wakehub, home):
     found = report(wakehub, "init")
     assert f"{home}/config.toml" in found["made"]

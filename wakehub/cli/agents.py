@@ -82,7 +82,7 @@ def add(commands: Commands) -> None:
 
 
 def run_init(args: argparse.Namespace) -> int:
-    from wakehub.client.home import ensure_home
+    from wakehub.client.home import elsewhere, ensure_home
 
     config = instance(args)
     made = ensure_home(config, explicit=True)
@@ -100,6 +100,8 @@ def run_init(args: argparse.Namespace) -> int:
         output.say(visible(line))
     if not made:
         output.say(f"already set up: {visible(where['config'])}")
+    if said := elsewhere(config):
+        output.say(visible(f"note: {said}"))
     output.say("next: wakehub up")
     return Exit.DONE
 
