@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,12 @@ from wakehub.processes import ProcessId
 NOW = Now.read()
 
 
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a present of its own: leases held at the import of this file would be void in a long run."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", Now.read())
+
+
 @pytest.fixture
 def config(short: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("WAKEHUB_HOME", str(short))
@@ -48,13 +55,13 @@ def at(seconds: float) -> Now:
     return NOW.later(round(seconds * 1000))
 
 
-def put(inbox: Inbox, to: str = "alice", now: Now = NOW) -> str:
-    (row,) = inbox.append(NewRow("bob", to, b"hello"), now)
+def put(inbox: Inbox, to: str = "alice", now: Now | None = None) -> str:
+    (row,) = inbox.append(NewRow("bob", to, b"hello"), now or NOW)
     return row.id
 
 
-def hold(inbox: Inbox, *names: str, now: Now = NOW, process: ProcessId | None = None, **flags: object) -> Lease:
-    lease = inbox.leases.acquire(names, process or ProcessId.own(), names[0], now, **flags)  # type: ignore[arg-type]
+def hold(inbox: Inbox, *names: str, now: Now | None = None, process: ProcessId | None = None, **flags: object) -> Lease:
+    lease = inbox.leases.acquire(names, process or ProcessId.own(), names[0], now or NOW, **flags)  # type: ignore[arg-type]
     assert isinstance(lease, Lease)
     return lease
 
@@ -63,9 +70,9 @@ def dead() -> ProcessId:
     return replace(ProcessId.own(), started="of another")
 
 
-def box(config: Config, inbox: Inbox, now: Now = NOW, name: str = "alice") -> Box:
+def box(config: Config, inbox: Inbox, now: Now | None = None, name: str = "alice") -> Box:
     registry, _ = registry_of(config)
-    (found,) = [box for box in status.boxes(inbox, registry, now) if box.name == name]
+    (found,) = [box for box in status.boxes(inbox, registry, now or NOW) if box.name == name]
     return found
 
 

@@ -37,6 +37,12 @@ CLEAR = re.compile(rb"\x1b\[[0-3]?J")
 NOW = Now.read()
 
 
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a present of its own: leases held at the import of this file would be void in a long run."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", Now.read())
+
+
 @pytest.fixture
 def config(short: Path) -> Config:
     made = configuration.load({"WAKEHUB_HOME": str(short)})
