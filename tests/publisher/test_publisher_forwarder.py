@@ -276,32 +276,6 @@ async def test_a_silent_hub_is_down(inbox: SqliteInbox, home: Path, key: KeyPair
     assert events(inbox, row)[:1] == [("stored", None)]
 
 
-async def test_over_the_budget_wakes_coalesce_and_receipts_are_late(
-    inbox: SqliteInbox, home: Path, key: KeyPair, mock_clock: MockClock
-) -> None:
-    names = [f"agent-{n}" for n in range(WAKE_BATCH)]
-    hub, subject = Hub(), forwarder(inbox, home, key, rate=1, burst=WAKE_BATCH + 2)
-    async with connected(subject, hub, home):
-        first = store(inbox, *names)
-        await expect(subject, first, Outcome("hinted"))
-        second, third = store(inbox, *names), store(inbox, *names)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(let_time_pass, mock_clock, nursery.cancel_scope)
-            answers = await subject.submit([row.id for row in second])
-            assert set(answers.values()) <= {Outcome("refused", 429), Outcome("hinted")}  # as the threads' time falls
-            await hub.until(lambda hub: hub.pings == 2)
-            nursery.cancel_scope.cancel()
-        await expect(subject, third, Outcome("hinted"))
-    assert {recipient for recipient, _ in hub.woken()} == set(names)
-    assert 2 * WAKE_BATCH <= len(hub.wakes) <= 3 * WAKE_BATCH
-
-
-async def let_time_pass(clock: MockClock, scope: trio.CancelScope) -> None:
-    while not scope.cancel_called:
-        clock.jump(0.1)
-        await wait_all_tasks_blocked()
-
-
 async def expect(subject: Forwarder, rows: Sequence[Row], outcome: Outcome) -> None:
     assert await subject.submit([row.id for row in rows]) == dict.fromkeys([row.id for row in rows], outcome)
 
