@@ -22,6 +22,7 @@ from wakehub.config import Config
 from wakehub.errors import BadData, Misconfigured, Unsafe
 from wakehub.identity import enrolment, keys
 from wakehub.identity.audit import AuditLog
+from wakehub.identity.owner import load_owner, read_registry
 from wakehub.locks import Lock
 from wakehub.paths import Paths
 
@@ -145,7 +146,7 @@ def test_wakehub_init_does_not_make_a_lost_registry_anew(
             ensure_home(config, explicit=True)
         assert tree(home) == left
     files.replace(config.paths.audit, before)
-    assert enrolment.read_registry(config.paths).names() == ["alice"]
+    assert read_registry(config.paths).names() == ["alice"]
 
 
 def test_a_directory_too_long_for_sockets_is_refused_before_anything_is_made(home: Path) -> None:
@@ -279,8 +280,8 @@ def test_killed_before_any_step_and_run_again_it_completes() -> None:
 
 
 def check_whole(config: Config, home: Path) -> None:
-    owner = enrolment.load_owner(config.paths)
-    registry = enrolment.read_registry(config.paths)
+    owner = load_owner(config.paths)
+    registry = read_registry(config.paths)
     publisher = registry.agents["wakehub-publisher"].key
     assert publisher is not None
     pair = keys.load_key(config.paths.agent_key("wakehub-publisher"), "wakehub-publisher")
@@ -337,7 +338,7 @@ def test_a_new_name_is_enrolled_and_the_same_ever_after(whole: Config) -> None:
     again = ensure_agent(whole, "acme/deploy")
     assert (first.newly_enrolled, again.newly_enrolled) == (True, False)
     assert (first.pair, first.generation, first.agent_id) == (again.pair, 1, "acme/deploy")
-    assert enrolment.read_registry(whole.paths).names() == ["acme/deploy"]
+    assert read_registry(whole.paths).names() == ["acme/deploy"]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +356,7 @@ def test_names_that_are_refused(whole: Config, name: str, error: type[Exception]
     ensure_agent(whole, "alice")
     with pytest.raises(error):
         ensure_agent(whole, name)
-    assert enrolment.read_registry(whole.paths).names() == ["alice"]
+    assert read_registry(whole.paths).names() == ["alice"]
 
 
 @pytest.mark.parametrize(("act", "word"), [(enrolment.close, "closed"), (enrolment.revoke, "revoked")])

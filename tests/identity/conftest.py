@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from identity_world import World
+from registry_world import NOW
 
 from wakehub.identity import keys
+from wakehub.identity.initialisation import init_owner
 from wakehub.paths import Paths
 
 
@@ -32,3 +34,10 @@ def verifications(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.fixture
 def places(tmp_path: Path) -> Paths:
     return Paths(tmp_path / "run", tmp_path / "state", tmp_path / "keys", tmp_path / "config.toml")
+
+
+@pytest.fixture
+def ready(places: Paths) -> Paths:
+    """An instance after `init` and nothing else."""
+    init_owner(places, NOW)
+    return places

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wakehub.identity.enrolment import DOCTOR
+from wakehub.identity.addresses import DOCTOR
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import NewRow, RecordDamaged

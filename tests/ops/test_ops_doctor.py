@@ -28,6 +28,8 @@ from wakehub.errors import Exit, Unsafe
 from wakehub.identity import enrolment
 from wakehub.identity.allowlist import sign
 from wakehub.identity.delegation import Bundle
+from wakehub.identity.owner import load_owner, read_registry
+from wakehub.identity.registry import to_allowlist
 from wakehub.inbox import filesystem
 from wakehub.inbox.clock import Now
 from wakehub.inbox.filesystem import Mount
@@ -79,8 +81,8 @@ def marks(found: Diagnosis) -> dict[str, str]:
 
 
 def publish(config: Config, now_s: float | None = None) -> None:
-    allowlist = enrolment.to_allowlist(enrolment.read_registry(config.paths), now_s or time.time())
-    files.replace(config.allowlist, sign(allowlist, enrolment.load_owner(config.paths)))
+    allowlist = to_allowlist(read_registry(config.paths), now_s or time.time())
+    files.replace(config.allowlist, sign(allowlist, load_owner(config.paths)))
 
 
 def wakehub(config: Config, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -20,6 +20,8 @@ from wakehub.errors import Exit, Unsafe
 from wakehub.identity import enrolment
 from wakehub.identity.allowlist import sign
 from wakehub.identity.keys import KeyPair
+from wakehub.identity.owner import load_owner, read_registry, unfinished_mark
+from wakehub.identity.registry import to_allowlist
 from wakehub.locks import Lock
 from wakehub.ops import health, posture
 from wakehub.paths import choose
@@ -40,8 +42,8 @@ def made(config: Config) -> Config:
 
 def publish(config: Config, *, now_s: float | None = None, owner: KeyPair | None = None) -> None:
     """Write the allowlist as the publisher would at `now_s`."""
-    allowlist = enrolment.to_allowlist(enrolment.read_registry(config.paths), now_s or time.time())
-    files.replace(config.allowlist, sign(allowlist, owner or enrolment.load_owner(config.paths)))
+    allowlist = to_allowlist(read_registry(config.paths), now_s or time.time())
+    files.replace(config.allowlist, sign(allowlist, owner or load_owner(config.paths)))
 
 
 def faults(found: posture.Posture) -> list[posture.Finding]:
@@ -145,7 +147,7 @@ def test_a_copied_home_that_works_on_the_old_one_is_a_note(made, short, monkeypa
 
 def test_an_unfinished_set_up_is_a_note(made):
     made.paths.audit.unlink()
-    enrolment.unfinished_mark(made.paths).touch(0o600)
+    unfinished_mark(made.paths).touch(0o600)
     found = posture.examine(made)
     assert not faults(found)
     assert "! registry" in found.to_text()

@@ -27,8 +27,10 @@ from wakehub.client.send import send
 from wakehub.config import Config
 from wakehub.errors import BadData, NoRecipient
 from wakehub.identity import enrolment
+from wakehub.identity.addresses import DOCTOR
 from wakehub.identity.allowlist import sign
-from wakehub.identity.enrolment import DOCTOR
+from wakehub.identity.owner import load_owner, read_registry
+from wakehub.identity.registry import to_allowlist
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import NewRow, furthest
@@ -72,8 +74,8 @@ def running() -> Iterator[Config]:
 def hub_alone(config: Config) -> Iterator[Config]:
     """A real hub that admits the doctor for a minute, and no publisher."""
     enrolment.enroll_doctor(config.paths, time.time())
-    allowlist = enrolment.to_allowlist(enrolment.read_registry(config.paths), time.time())
-    files.replace(config.allowlist, sign(allowlist, enrolment.load_owner(config.paths)))
+    allowlist = to_allowlist(read_registry(config.paths), time.time())
+    files.replace(config.allowlist, sign(allowlist, load_owner(config.paths)))
     with Daemon(config.paths.run.parent, "serve") as hub:
         hub.logs("hub ready")
         yield config
@@ -156,7 +158,7 @@ def test_it_leaves_nothing_behind_but_one_enrolment(running: Config) -> None:
 
 def test_nobody_sees_the_doctor_among_the_agents(running: Config) -> None:
     assert travel(running).arrived
-    assert enrolment.read_registry(running.paths).names() == []
+    assert read_registry(running.paths).names() == []
     done = subprocess.run(
         [sys.executable, "-m", "wakehub", "agents", "--json"],
         env=environment(running.paths.run.parent),
@@ -349,8 +351,8 @@ def test_a_publisher_that_promises_nothing(hub_alone: Config, answer: dict[str, 
 
 
 def test_a_hub_that_would_refuse_the_doctor_is_explained(hub_alone: Config) -> None:
-    allowlist = enrolment.to_allowlist(enrolment.read_registry(hub_alone.paths), time.time() - 61)
-    files.replace(hub_alone.allowlist, sign(allowlist, enrolment.load_owner(hub_alone.paths)))
+    allowlist = to_allowlist(read_registry(hub_alone.paths), time.time() - 61)
+    files.replace(hub_alone.allowlist, sign(allowlist, load_owner(hub_alone.paths)))
     trip = travel(hub_alone)
     assert trip.stopped_at == "session"
     assert "stale" in trip.why

@@ -12,6 +12,7 @@ from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.identity import enrolment
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
+from wakehub.identity.owner import load_owner, load_owner_public
 from wakehub.limits import ALLOWLIST_RESIGN_SECONDS, CLOCK_DRIFT_SECONDS, PUBLISHER_TICK_MS, RESIGN_RETRY_SECONDS
 from wakehub.publisher.allowlist import Keeper, Signer
 
@@ -37,7 +38,7 @@ class Desk:
         enrolment.enroll(self.config.paths, name, self.config.hub_id, self.wall)
 
     def current(self) -> Allowlist | Unusable:
-        public = enrolment.load_owner_public(self.config.paths)
+        public = load_owner_public(self.config.paths)
         return AllowlistFile(self.config.allowlist, public).current(self.wall, self.mono)
 
     def agents(self) -> list[str]:
@@ -51,7 +52,7 @@ def desk(config: Config, monkeypatch: pytest.MonkeyPatch) -> Desk:
     with monkeypatch.context() as patched:
         patched.setattr(time, "time", lambda: NOW)
         ensure_home(config)
-    return Desk(config, Signer(config.paths.audit, config.allowlist, enrolment.load_owner(config.paths)))
+    return Desk(config, Signer(config.paths.audit, config.allowlist, load_owner(config.paths)))
 
 
 def test_the_first_look_signs_and_the_publisher_itself_may_delegate(desk: Desk) -> None:

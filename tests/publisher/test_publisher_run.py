@@ -20,9 +20,10 @@ from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.poke import Answer, poke
 from wakehub.config import Config
 from wakehub.errors import CannotCreate
-from wakehub.identity import enrolment, keys
+from wakehub.identity import keys
 from wakehub.identity.allowlist import Allowlist, AllowlistFile
 from wakehub.identity.delegation import Bundle
+from wakehub.identity.owner import load_owner, load_owner_public, read_registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import NewRow, Row
@@ -35,7 +36,7 @@ from wakehub.wire.protocol import Woken
 
 def agents(config: Config) -> set[str]:
     """Whom the signed allowlist admits now."""
-    public = enrolment.load_owner_public(config.paths)
+    public = load_owner_public(config.paths)
     found = AllowlistFile(config.allowlist, public).current(time.time(), time.monotonic())
     return set(found.agents) if isinstance(found, Allowlist) else set()
 
@@ -136,7 +137,7 @@ def test_its_own_key_is_made_anew_when_it_is_missing(config: Config, home: Path)
     with Daemon(home, "publish") as daemon:
         daemon.logs("publisher ready")
         pair = keys.load_key(config.paths.agent_key("wakehub-publisher"), "wakehub-publisher")
-        registered = enrolment.read_registry(config.paths).agents["wakehub-publisher"].key
+        registered = read_registry(config.paths).agents["wakehub-publisher"].key
         assert registered is not None
         assert registered.public == pair.public
         assert agents(config) == {"wakehub-publisher"}
@@ -146,7 +147,7 @@ async def test_it_ends_when_its_lock_is_no_longer_at_its_place(
     config: Config, inbox: SqliteInbox, mock_clock: MockClock
 ) -> None:
     ensure_home(config, explicit=True)
-    owner = enrolment.load_owner(config.paths)
+    owner = load_owner(config.paths)
     key = keys.load_key(config.paths.agent_key("wakehub-publisher"), "wakehub-publisher")
     with Lock.acquire(config.paths.lock("publish"), what="a test") as lock:
         publisher = Publisher(config, lock, owner, key, inbox, inbox, configure("publisher"))

@@ -14,8 +14,9 @@ from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.spool import drop
 from wakehub.config import Config
 from wakehub.identity import enrolment
-from wakehub.identity.enrolment import Registry
 from wakehub.identity.keys import KeyPair
+from wakehub.identity.owner import read_registry
+from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import new_id
@@ -52,7 +53,7 @@ class World:
         self.reader = self.reader_of(self.spool, inbox=self.inbox, key=self._key)
 
     def registry(self) -> Registry:
-        return enrolment.read_registry(self.config.paths)
+        return read_registry(self.config.paths)
 
     def read_anew(self) -> Registry:
         self.reads += 1

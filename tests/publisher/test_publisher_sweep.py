@@ -11,6 +11,8 @@ from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.identity import enrolment
 from wakehub.identity.keys import KeyPair
+from wakehub.identity.owner import read_registry
+from wakehub.identity.registry import Registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
@@ -113,8 +115,8 @@ def test_a_name_enrolled_anew_does_not_inherit_the_old_mail(config: Config, inbo
     now_s = Now.read().ms / 1000
     sweeper = sweeper_of(config, inbox, key)
 
-    def registry() -> enrolment.Registry:
-        return enrolment.read_registry(config.paths)
+    def registry() -> Registry:
+        return read_registry(config.paths)
 
     (early,) = store(inbox, "alice", ago_s=1)
     enrolment.enroll(config.paths, "alice", config.hub_id, now_s)

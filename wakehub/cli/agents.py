@@ -148,12 +148,14 @@ def run_close(args: argparse.Namespace) -> int:
 
 def run_delegate(args: argparse.Namespace) -> int:
     from wakehub.identity import enrolment, keys
+    from wakehub.identity.addresses import check_address
     from wakehub.identity.delegation import Bundle, Certificate
+    from wakehub.identity.owner import read_registry
 
     config = instance(args)
-    enrolment.check_address(args.name)
+    check_address(args.name)
     now = time.time()
-    if args.name not in enrolment.read_registry(config.paths).agents:
+    if args.name not in read_registry(config.paths).agents:
         raise NoRecipient(f"{args.name} was never enrolled", remedy=f"wakehub enroll {args.name}")
     try:
         pair = keys.load_key(config.paths.agent_key(args.name), args.name)
@@ -179,12 +181,13 @@ def run_delegate(args: argparse.Namespace) -> int:
 
 
 def run_audit(args: argparse.Namespace) -> int:
-    from wakehub.identity import enrolment, stamps
+    from wakehub.identity import stamps
     from wakehub.identity.audit import AuditLog, BrokenChain, Chain
+    from wakehub.identity.owner import load_owner_public
 
     config = instance(args)
     shown = visible(str(config.paths.audit))
-    log = AuditLog(config.paths.audit, enrolment.load_owner_public(config.paths))
+    log = AuditLog(config.paths.audit, load_owner_public(config.paths))
     found: Chain | BrokenChain
     try:
         found = log.read()

@@ -20,7 +20,7 @@ from wakehub.visible import visible
 
 if TYPE_CHECKING:
     from wakehub.config import Config
-    from wakehub.identity.enrolment import Registry
+    from wakehub.identity.registry import Registry
     from wakehub.inbox.clock import Now
     from wakehub.inbox.store import Ack, BoxCount, Inbox, Row
 
@@ -80,7 +80,7 @@ def _record(config: "Config") -> "Iterator[Inbox | None]":
 
 
 def run_agents(args: argparse.Namespace) -> int:
-    from wakehub.identity.enrolment import read_registry
+    from wakehub.identity.owner import read_registry
     from wakehub.inbox.clock import Now
     from wakehub.ops.status import known_names
 
@@ -156,7 +156,7 @@ def _in_words(agent: dict[str, Any], now: "Now") -> str:
 
 def run_inbox(args: argparse.Namespace) -> int:
     from wakehub.client import names
-    from wakehub.identity.enrolment import check_address, is_reserved
+    from wakehub.identity.addresses import check_address, is_reserved
 
     config = instance(args)
     own = names.choose(args.own_name)

@@ -30,7 +30,7 @@ from wakehub import config as configuration
 from wakehub import files, paths
 from wakehub.config import Config
 from wakehub.errors import WakehubError
-from wakehub.identity.enrolment import load_owner
+from wakehub.identity.owner import load_owner
 from wakehub.limits import (
     BACKGROUND_AGAIN_SECONDS,
     BACKGROUND_IDLE_SECONDS,

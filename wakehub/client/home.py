@@ -19,9 +19,12 @@ from wakehub import files, sockets
 from wakehub.config import Config
 from wakehub.errors import BadData, Unsafe
 from wakehub.identity import enrolment, keys
-from wakehub.identity.enrolment import Agent
+from wakehub.identity.addresses import check_address, is_reserved
+from wakehub.identity.initialisation import init_owner
 from wakehub.identity.keys import KeyPair
 from wakehub.identity.nearness import near
+from wakehub.identity.owner import check_registry, read_registry, unfinished_mark
+from wakehub.identity.registry import Agent
 from wakehub.locks import Lock
 from wakehub.paths import choose
 from wakehub.visible import visible
@@ -59,7 +62,7 @@ def ensure_home(config: Config, *, explicit: bool = False) -> list[str]:
         if files.is_absent(unfinished):
             if not explicit and not _is_nowhere(config):
                 return []  # another made it while this one waited
-            enrolment.check_registry(config.paths)  # before the mark, which would explain a loss away
+            check_registry(config.paths)  # before the mark, which would explain a loss away
             files.create(unfinished, b"")
         made = _make(config)
         unfinished.unlink()
@@ -82,7 +85,7 @@ def elsewhere(config: Config, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _mark(config: Config) -> Path:
-    return enrolment.unfinished_mark(config.paths)
+    return unfinished_mark(config.paths)
 
 
 def _is_nowhere(config: Config) -> bool:
@@ -97,7 +100,7 @@ def _make(config: Config) -> list[str]:
     made = [directory for directory in (paths.run, paths.keys, paths.agents) if files.is_absent(directory)]
     for directory in (paths.run, paths.keys, paths.agents):
         files.private_directory(directory)
-    made += enrolment.init_owner(paths, time.time()).made
+    made += init_owner(paths, time.time()).made
     if files.is_absent(paths.config_file.parent):
         files.private_directory(paths.config_file.parent)
     if configuration.write(config):
@@ -112,11 +115,11 @@ def ensure_agent(config: Config, name: str) -> AgentKey:
     when the name was closed or revoked, when it is new and the owner key cannot be used, or when its own key file is
     missing, cannot be used or is another's: the file is named.
     """
-    enrolment.check_address(name)
-    if enrolment.is_reserved(name):
+    check_address(name)
+    if is_reserved(name):
         raise BadData(f"nobody acts as {name}", why="the name is kept for wakehub itself", remedy="choose another name")
     paths = config.paths
-    agent = enrolment.read_registry(paths).agents.get(name)
+    agent = read_registry(paths).agents.get(name)
     newly_enrolled = False
     if agent is None:
         change = enrolment.enroll(paths, name, config.hub_id, time.time())
@@ -126,7 +129,7 @@ def ensure_agent(config: Config, name: str) -> AgentKey:
 
 def enrolled(config: Config, name: str) -> str:
     """What to say of `name`, which was enrolled just now: a new name may be a slip for one that was there."""
-    meant = near(name, enrolment.read_registry(config.paths).names())
+    meant = near(name, read_registry(config.paths).names())
     return f"enrolled {name}" + (f"; did you mean {' or '.join(meant)}?" if meant else "")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from wakehub.client import claude_sessions
 from wakehub.errors import BadData, Exit, WakehubError
-from wakehub.identity.enrolment import check_address, is_reserved, name_from_directory
+from wakehub.identity.addresses import check_address, is_reserved, name_from_directory
 
 
 @dataclass(frozen=True, slots=True)

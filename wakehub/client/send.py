@@ -23,8 +23,10 @@ from wakehub.client.presence import presence
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
-from wakehub.identity.enrolment import Registry, check_address, check_namespace, read_registry
+from wakehub.identity.addresses import check_address, check_namespace
 from wakehub.identity.nearness import near
+from wakehub.identity.owner import read_registry
+from wakehub.identity.registry import Registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from wakehub.identity.enrolment import is_reserved
+from wakehub.identity.addresses import is_reserved
 from wakehub.inbox import admission, leases
 from wakehub.inbox.clock import Now
 from wakehub.inbox.database import Database, Params

@@ -24,11 +24,13 @@ from wakehub import __version__, files, locks, sockets
 from wakehub.client import diagnosis
 from wakehub.config import Config
 from wakehub.errors import Exit, Unavailable, Unsafe, WakehubError
-from wakehub.identity import enrolment, keys
+from wakehub.identity import keys
+from wakehub.identity.addresses import is_reserved
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
 from wakehub.identity.audit import AuditLog, BrokenChain
 from wakehub.identity.delegation import Bundle
-from wakehub.identity.enrolment import is_reserved
+from wakehub.identity.owner import load_owner_public
+from wakehub.identity.registry import Registry
 from wakehub.identity.stamps import NS
 from wakehub.inbox import filesystem
 from wakehub.inbox.clock import Now
@@ -336,10 +338,10 @@ def _record(case: _Case) -> Line:
 
 def _admission(case: _Case) -> Line:
     """The registry must be proven line by line, and the allowlist be signed from it and fresh."""
-    chain = AuditLog(case.paths.audit, enrolment.load_owner_public(case.paths)).read()
+    chain = AuditLog(case.paths.audit, load_owner_public(case.paths)).read()
     if not chain.events:  # nothing is signed from it, as from one that is broken
         raise BrokenChain(case.paths.audit, 1, "the line that begins it is missing")
-    enrolment.Registry.derive(chain.events)
+    Registry.derive(chain.events)
     admitted = case.admitted
     if isinstance(admitted, Unusable):
         detail = f"nobody is admitted: the allowlist is {admitted.label}: {admitted.detail}"

@@ -25,8 +25,9 @@ from wakehub.client.home import elsewhere
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity import keys, peercred
+from wakehub.identity.addresses import is_reserved
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
-from wakehub.identity.enrolment import is_reserved, read_registry, unfinished_mark
+from wakehub.identity.owner import read_registry, unfinished_mark
 from wakehub.identity.stamps import NS
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES, RESERVED_DESCRIPTORS, WANTED_DESCRIPTORS
 from wakehub.ops.supervisor import supervisor_of

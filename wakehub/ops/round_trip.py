@@ -30,9 +30,11 @@ from wakehub.client.failures import Failure, HubError
 from wakehub.client.poke import Answer, Missing, poke
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, Held, WakehubError
+from wakehub.identity.addresses import DOCTOR
 from wakehub.identity.delegation import Bundle
-from wakehub.identity.enrolment import DOCTOR, enroll_doctor, read_registry
+from wakehub.identity.enrolment import enroll_doctor
 from wakehub.identity.keys import KeyPair, load_key
+from wakehub.identity.owner import read_registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox

@@ -35,7 +35,7 @@ from typing import Any, Final
 from wakehub import files
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Exit, Held, Unsafe, WakehubError
-from wakehub.identity.enrolment import read_registry
+from wakehub.identity.owner import read_registry
 from wakehub.inbox import leases
 from wakehub.inbox.clock import Now
 from wakehub.inbox.pages import Found, PageFile

@@ -15,7 +15,9 @@ from typing import Any, Final, Literal
 from wakehub.client.presence import Presence, presence
 from wakehub.config import Config
 from wakehub.errors import Exit, Unsafe
-from wakehub.identity.enrolment import Agent, Registry, is_reserved, read_registry
+from wakehub.identity.addresses import is_reserved
+from wakehub.identity.owner import read_registry
+from wakehub.identity.registry import Agent, Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.sqlite import SqliteInbox

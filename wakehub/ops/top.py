@@ -26,7 +26,7 @@ from rich.text import Text
 
 from wakehub.config import Config
 from wakehub.errors import Exit, Unavailable, WakehubError
-from wakehub.identity.enrolment import Registry
+from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Inbox, NoRecord

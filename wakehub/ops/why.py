@@ -17,7 +17,7 @@ from wakehub import files
 from wakehub.client.presence import Presence, presence
 from wakehub.config import Config
 from wakehub.errors import BadData, ErrorCode, Unsafe
-from wakehub.identity.enrolment import Registry
+from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id, made_ms
 from wakehub.inbox.signing import Verified

@@ -27,8 +27,8 @@ from wakehub.errors import Unsafe, WakehubError
 from wakehub.files import Stamp
 from wakehub.identity import allowlist
 from wakehub.identity.audit import AuditLog, Event
-from wakehub.identity.enrolment import Registry, to_allowlist
 from wakehub.identity.keys import KeyPair
+from wakehub.identity.registry import Registry, to_allowlist
 from wakehub.limits import (
     ALLOWLIST_RESIGN_SECONDS,
     CLOCK_DRIFT_SECONDS,

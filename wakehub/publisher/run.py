@@ -21,9 +21,11 @@ from wakehub import files, log, sockets
 from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Exit, only_known
-from wakehub.identity import enrolment, keys
-from wakehub.identity.enrolment import PUBLISHER
+from wakehub.identity import keys
+from wakehub.identity.addresses import PUBLISHER
+from wakehub.identity.initialisation import init_owner
 from wakehub.identity.keys import KeyPair
+from wakehub.identity.owner import load_owner, read_registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
@@ -54,8 +56,8 @@ def run(config: Config) -> int:
     sockets.check_directory(config.paths.run)
     files.private_directory(config.paths.state)
     with Lock.acquire(config.paths.lock("publish"), what=_WHAT) as lock:
-        owner = enrolment.load_owner(config.paths)
-        enrolment.init_owner(config.paths, time.time())  # completes what an interrupted init left out
+        owner = load_owner(config.paths)
+        init_owner(config.paths, time.time())  # completes what an interrupted init left out
         key = keys.load_key(config.paths.agent_key(PUBLISHER), PUBLISHER)
         guard = Guard(config.max_hops, config.pair_per_minute)
         # Two, so that a sweep never holds up a wake.
@@ -99,7 +101,7 @@ class Publisher:
             config.spool_dirs,
             swept,
             lambda: self._signer.registry,
-            lambda: enrolment.read_registry(config.paths),
+            lambda: read_registry(config.paths),
             signer(key),
             config.hub_id,
         )

@@ -26,8 +26,9 @@ import trio
 from wakehub import files
 from wakehub.errors import BadData, NoRecipient, WakehubError
 from wakehub.identity import stamps
-from wakehub.identity.enrolment import Registry, is_reserved
+from wakehub.identity.addresses import is_reserved
 from wakehub.identity.keys import verify
+from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import is_row_id

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from wakehub.errors import WakehubError
-from wakehub.identity.enrolment import Registry
+from wakehub.identity.registry import Registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.store import Inbox, Signer

@@ -27,7 +27,7 @@ from wakehub.client.doorbell import Doorbell, Reason
 from wakehub.client.subscriber import Place, Subscriber
 from wakehub.config import Config
 from wakehub.errors import Exit, Held, WakehubError
-from wakehub.identity.enrolment import check_address
+from wakehub.identity.addresses import check_address
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import covers, is_namespace

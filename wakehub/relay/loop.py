@@ -16,7 +16,7 @@ from wakehub.client.credentials import Credentials, obtain
 from wakehub.client.home import enrolled, ensure_home
 from wakehub.config import Config, check_poll
 from wakehub.errors import Exit, Held
-from wakehub.identity.enrolment import check_namespace
+from wakehub.identity.addresses import check_namespace
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.sqlite import SqliteInbox

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wakehub.errors import BadData
-from wakehub.identity.enrolment import check_address
+from wakehub.identity.addresses import check_address
 from wakehub.identity.keys import b64
 from wakehub.inbox.admission import is_text
 from wakehub.inbox.signing import Verified

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-from wakehub.identity.enrolment import is_reserved
+from wakehub.identity.addresses import is_reserved
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import covers
 from wakehub.inbox.store import Inbox

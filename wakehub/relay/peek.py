@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from wakehub.errors import Exit, WakehubError
-from wakehub.identity.enrolment import check_address
+from wakehub.identity.addresses import check_address
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import covers, is_namespace
 from wakehub.inbox.store import Inbox

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from wakehub.errors import Exit, WakehubError
-from wakehub.identity.enrolment import check_address
+from wakehub.identity.addresses import check_address
 from wakehub.inbox.store import Inbox
 from wakehub.limits import SESSION_EXIT_AFTER_SECONDS
 from wakehub.paths import Paths

@@ -17,7 +17,7 @@ from wakehub.client import claude_sessions as sessions
 from wakehub.client.claude_sessions import Session
 from wakehub.errors import Unavailable, Unsafe
 from wakehub.identity import strict_json
-from wakehub.identity.enrolment import check_address, check_namespace
+from wakehub.identity.addresses import check_address, check_namespace
 from wakehub.limits import MAX_SESSION_FILE_BYTES
 from wakehub.paths import Paths
 from wakehub.relay.backends.claude.routing import SHARED, Bond

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from wakehub.client.claude_sessions import Session
-from wakehub.identity.enrolment import name_from_directory
+from wakehub.identity.addresses import name_from_directory
 from wakehub.inbox.leases import is_namespace
 from wakehub.relay.message import workspace
 from wakehub.relay.options import ToClaude

@@ -1,0 +1,56 @@
+"""The names that agents and namespaces may have (receive.md §2), and those that are kept for the system itself."""
+
+import re
+from typing import Final
+
+from wakehub.errors import BadData
+from wakehub.identity.allowlist import DAEMONS
+from wakehub.limits import MAX_ID_BYTES
+from wakehub.visible import visible
+
+OWNER: Final = "owner"
+PUBLISHER: Final = "wakehub-publisher"
+DOCTOR: Final = "wakehub-doctor"
+_SEGMENT: Final = "[A-Za-z0-9][A-Za-z0-9._:-]*"
+_ADDRESS: Final = re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*")
+_NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9._:-]")
+_GRAMMAR: Final = (
+    f"at most {MAX_ID_BYTES} bytes; letters, digits and . _ : - in parts joined by /, each beginning with a letter or "
+    "digit"
+)
+
+
+def check_address(text: str) -> str:
+    """`text` if it is an address by the grammar of receive.md §2; raises `BadData` otherwise. Nothing is mended."""
+    if len(text) > MAX_ID_BYTES or _ADDRESS.fullmatch(text) is None:
+        raise BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not an address", why=_GRAMMAR, remedy="choose another name")
+    return text
+
+
+def check_namespace(text: str) -> str:
+    """`text` if it is a namespace, an address and a trailing slash (``acme/``); raises `BadData` otherwise."""
+    if not text.endswith("/"):
+        raise BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not a namespace", why="a namespace ends in /")
+    check_address(text[:-1])
+    return text
+
+
+def name_from_directory(basename: str) -> str | None:
+    """The default name that a directory gives: bytes outside the grammar become ``-``, stripped at both ends.
+
+    None when nothing is left or it is too long: then the user must choose.
+    """
+    raw = basename.encode("utf-8", "surrogateescape").decode("latin-1")
+    name = _NOT_PLAIN.sub("-", raw).rstrip("-").lstrip("-._:")
+    return name if 1 <= len(name) <= MAX_ID_BYTES else None
+
+
+def is_reserved(name: str) -> bool:
+    """Whether `name`, in whatever case, is kept for the system itself."""
+    folded = name.casefold()
+    return folded == OWNER or folded.startswith("wakehub-") or folded in DAEMONS
+
+
+def is_kept(name: str, hub_id: str) -> bool:
+    """Whether `name` is reserved, or the id of the hub itself, which speaks under it on the wire."""
+    return is_reserved(name) or name.casefold() == hub_id.casefold()
