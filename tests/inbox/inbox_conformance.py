@@ -21,6 +21,7 @@ from wakehub.inbox.store import (
     PUBLISHER,
     Activity,
     AlreadyStored,
+    Arrival,
     Attachment,
     BoxCount,
     Guard,
@@ -244,6 +245,26 @@ class InboxConformance:
         with pytest.raises(AlreadyStored):
             put(other, "bob", "alice", now=at(2), signed=seal)
         assert inbox.count_unread("alice", now=START) == 0
+
+    def test_an_arrival_is_stored_once_even_after_its_row_is_gone(self, inbox: Inbox, other: Inbox) -> None:
+        """F21: what another system calls by one name becomes one row, in whatever process it arrives again."""
+        arrival = Arrival("mesh/nova/msg_0123456789ab", START.ms)
+        row = put(inbox, "bob", "alice", arrival=arrival)
+        with pytest.raises(AlreadyStored):
+            put(other, "carol", "alice", b"under the same name", arrival=arrival)
+        inbox.ack([row.id], "alice", None, START)
+        assert inbox.prune(at(1), keep_s=0) == 1
+        with pytest.raises(AlreadyStored):
+            put(other, "bob", "alice", now=at(2), arrival=arrival)
+        assert put(other, "bob", "alice", now=at(2), arrival=replace(arrival, key="another")).rseq == 2
+
+    def test_an_arrival_is_as_old_as_it_is_where_it_came_from(self, inbox: Inbox) -> None:
+        """F20: what was written on Friday is not of today because it came in on Monday; it is kept from today on."""
+        friday = START.ms - 3 * DAY * 1000
+        row = put(inbox, "bob", "alice", ttl_s=60, arrival=Arrival("friday", friday))
+        assert (row.created_ms, row.stored_ms, row.expires_ms) == (friday, START.ms, START.ms + 60_000)
+        early = put(inbox, "bob", "alice", arrival=Arrival("from a clock that is ahead", START.ms + 5_000))
+        assert early.created_ms == START.ms
 
     def test_an_envelope_with_the_id_of_a_local_row_is_refused(self, inbox: Inbox) -> None:
         row = put(inbox, "bob", "alice")

@@ -14,7 +14,7 @@ from wakehub.inbox.admission import (
 )
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import new_id
-from wakehub.inbox.store import Attachment, Guard, LoopGuard, NewRow, Seal
+from wakehub.inbox.store import Arrival, Attachment, Guard, LoopGuard, NewRow, Seal
 
 _NOW = Now(1_800_000_000_000, 0, "boot")
 _FILES = tuple(Attachment(f"notes-{number}.md", 3, b"d" * 32) for number in range(17))
@@ -30,6 +30,7 @@ _WEEK = 7 * 86_400
         NewRow("b", "a", b"\xff\0", media_type="application/octet-stream"),
         NewRow("b", "a", b"x", media_type="x/" + "y" * 126, re=new_id(1), group="g_1"),
         NewRow("b", "a", b"x", attachments=_FILES[:16]),
+        NewRow("b", "a", b"x", arrival=Arrival("k" * 128, 0)),
         NewRow("b", "a", b"x", signed=Seal(new_id(1), _NOW.ms + 30_000, _NOW.ms + 40_000, 255, "k", b"s" * 64)),
     ],
 )
@@ -46,11 +47,18 @@ def test_what_keeps_the_limits_is_taken(new: NewRow) -> None:
         (NewRow("b", "é" * 65, b"x"), "128"),
         (NewRow("b", "a", b"x", group="g" * 129), "128"),
         (NewRow("b", "a", b"x", attachments=_FILES), "16"),
+        (NewRow("b", "a", b"x", arrival=Arrival("k" * 129, 0)), "128"),
     ],
 )
 def test_a_refusal_names_the_limit(new: NewRow, limit: str) -> None:
     with pytest.raises(BadData, match=limit):
         check(new, _NOW)
+
+
+@pytest.mark.parametrize("arrival", [Arrival("", 0), Arrival(new_id(1), 0), Arrival("k", -1), Arrival("k", 1 << 63)])
+def test_an_arrival_has_a_name_of_its_own_and_a_time(arrival: Arrival) -> None:
+    with pytest.raises(BadData, match="arrival"):
+        check(NewRow("b", "a", b"x", arrival=arrival), _NOW)
 
 
 @pytest.mark.parametrize("media_type", ["", "x" * 129, "text/plain\n", "text/plaïn", "text/\x7f"])

@@ -11,7 +11,7 @@ from wakehub.errors import BadData, NoRecipient
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id
 from wakehub.inbox.leases import is_namespace
-from wakehub.inbox.store import BYTES, Guard, LoopGuard, NewRow, Seal, TooFast
+from wakehub.inbox.store import BYTES, Arrival, Guard, LoopGuard, NewRow, Seal, TooFast
 from wakehub.limits import (
     CLOCK_LEEWAY_SECONDS,
     DIGEST_BYTES,
@@ -42,6 +42,8 @@ def check(new: NewRow, now: Now) -> None:
         raise BadData(f"{visible(new.re)} is not the id of a message", remedy="give the whole id, m_ and 26 characters")
     if new.group is not None:
         check_name(new.group, "the group")
+    if new.arrival is not None:
+        _check_arrival(new.arrival)
     if isinstance(new.signed, Seal):
         _check_seal(new.signed, now)
     elif not 1 <= new.ttl_s <= MAX_TTL_SECONDS:
@@ -164,6 +166,14 @@ def _check_seal(seal: Seal, now: Now) -> None:
     for is_so, reason in problems:
         if is_so:
             raise BadData(f"envelope {visible(seal.id)} is refused", why=reason, remedy=_RESEND)
+
+
+def _check_arrival(arrival: Arrival) -> None:
+    check_name(arrival.key, "the key of an arrival")
+    if is_row_id(arrival.key) or not 0 <= arrival.created_ms < 1 << 63:
+        raise BadData(
+            f"arrival {visible(arrival.key)} is refused", why="its key or its time is malformed", remedy=_RESEND
+        )
 
 
 def _size(text: str, what: str) -> int:

@@ -165,6 +165,8 @@ class SqliteInbox:
         }
         if isinstance(new.signed, Seal):
             self._take(new.signed.id, now)
+        if new.arrival is not None:
+            self._take(new.arrival.key, now)
         ((seq,),) = self._db.execute(
             f"INSERT INTO message ({', '.join(_COLUMN_OF.get(name, name) for name in values)})"
             f" VALUES ({', '.join('?' * len(values))}) RETURNING seq",
@@ -574,6 +576,7 @@ def _fixed_by_sender(new: NewRow, hops: int, now: Now) -> dict[str, object]:
     seal = new.signed if isinstance(new.signed, Seal) else None
     signer = new.signed if isinstance(new.signed, Signer) else None
     signed_hops = seal.hops if seal else min(hops, 255)
+    made_ms = min(new.arrival.created_ms, now.ms) if new.arrival else now.ms
     covered: dict[str, Any] = {
         "id": seal.id if seal else new_id(now.ms),
         "sender": new.sender,
@@ -581,7 +584,7 @@ def _fixed_by_sender(new: NewRow, hops: int, now: Now) -> dict[str, object]:
         "re": new.re,
         "group": new.group,
         "class_": new.class_,
-        "created_ms": seal.created_ms if seal else now.ms,
+        "created_ms": seal.created_ms if seal else made_ms,
         "expires_ms": seal.expires_ms if seal else now.ms + new.ttl_s * 1000,
         "media_type": new.media_type,
         "digest": hashlib.sha256(new.body).digest(),

@@ -139,12 +139,25 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a message was in the system that it came from: `key` names it there, `created_ms` says when it was made.
+
+    A second row with the same key (1..128 bytes) is refused, as long as ids from spools are remembered. A time that is
+    still to come counts as now, since a message cannot be read before it was written.
+    """
+
+    key: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewRow:
     """A row to store. `body` is kept byte for byte, at most 256 KiB; `ttl_s` is 1 s..7 days (a `Seal` overrides it).
 
     `re` is the id of the row that this one answers; `group` the common id of a broadcast's rows (`ids.new_group`).
     `generation` says which enrolment of the recipient's name is meant: 1 for the first and for a name never enrolled,
-    one more each time the name is enrolled anew. `origin`: `local`, `spool`, `intercom`.
+    one more each time the name is enrolled anew. `origin`: `local`, `spool`, `intercom`. A row with an `arrival` is as
+    old as that says, and is kept for `ttl_s` from now on.
     """
 
     sender: str
@@ -159,6 +172,7 @@ class NewRow:
     origin: str = "local"
     generation: int = 1
     attachments: tuple[Attachment, ...] = ()
+    arrival: Arrival | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,8 +436,8 @@ class Inbox(Protocol):
         gets an `answered` event.
 
         Raises `BadData` (over a limit, ttl, media type, an empty or over-long address, a namespace as recipient),
-        `LoopGuard`, `AlreadyStored` (the id of a `Seal` is known), `NoRecipient` (`generation` is behind that of the
-        box), `NotStored`, `RecordBusy`, `RecordUnwritable`, `RecordDamaged`. Nothing was stored then.
+        `LoopGuard`, `AlreadyStored` (the id of a `Seal` or the key of an `Arrival` is known), `NoRecipient` (`generation`
+        is behind that of the box), `NotStored`, `RecordBusy`, `RecordUnwritable`, `RecordDamaged`. Nothing was stored then.
         """
         ...
 
