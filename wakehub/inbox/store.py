@@ -436,8 +436,9 @@ class Inbox(Protocol):
         gets an `answered` event.
 
         Raises `BadData` (over a limit, ttl, media type, an empty or over-long address, a namespace as recipient),
-        `LoopGuard`, `AlreadyStored` (the id of a `Seal` or the key of an `Arrival` is known), `NoRecipient` (`generation`
-        is behind that of the box), `NotStored`, `RecordBusy`, `RecordUnwritable`, `RecordDamaged`. Nothing was stored then.
+        `LoopGuard`, `AlreadyStored` (the id of a `Seal` or the key of an `Arrival` is known), `NoRecipient`
+        (`generation` is behind that of the box), `NotStored`, `RecordBusy`, `RecordUnwritable`, `RecordDamaged`.
+        Nothing was stored then.
         """
         ...
 
