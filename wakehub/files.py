@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
 from wakehub.visible import visible
 
 _OVERFLOW_UID = 65534
+_HOME = frozenset({"run", "state", "keys"})
+_OURS = frozenset(
+    {"owner.pub", "owner.key", "wakehub-publisher.key", "record.db", "audit.jsonl", "allowlist.jws", "hub.sock",
+     "hub.lock", "init.lock", "up.lock", "publish.lock", "publish.sock"}
+)  # fmt: skip
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -66,7 +72,7 @@ def check_directory(path: Path) -> None:
         raise Unsafe(
             f"directory {shown} has mode {mode:04o}",
             why="group or others may enter it; it must be 0700",
-            remedy=f"chmod 700 {shown}, or {elsewhere()}",
+            remedy=f"chmod 700 {_quoted(path)}, or {elsewhere()}" if _is_ours(path) else elsewhere(),
         )
 
 
@@ -87,6 +93,30 @@ def risk_above(directory: Path) -> str:
     if found.st_uid in (0, os.geteuid()) or (found.st_uid == _OVERFLOW_UID and _in_user_namespace()):
         return ""
     return f"{shown}, who can move away what is in it"
+
+
+def to_guard(above: Path) -> str:
+    """What to do about a directory above ours with a `risk_above`: close it when it is a home of ours, else move."""
+    return f"chmod 700 {_quoted(above)}" if _is_ours(above) else elsewhere()
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether wakehub made this directory, or may take it: it belongs to us, and is empty or part of an instance."""
+    try:
+        is_own = os.lstat(directory).st_uid == os.geteuid()
+        return is_own and (not os.listdir(directory) or _is_part(directory) or _is_part(directory.parent))
+    except OSError:
+        return False
+
+
+def _is_part(directory: Path) -> bool:
+    """Whether what is in `directory` says that it belongs to an instance."""
+    names = set(os.listdir(directory))
+    return names >= _HOME or bool(names & _OURS)
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(visible(str(path)))
 
 
 def elsewhere() -> str:
@@ -167,16 +197,8 @@ def opened(path: Path) -> Iterator[tuple[int, Stamp]]:
     try:
         fd = os.open(path, _READ)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise Unsafe(
-                f"{visible(str(path))} is a symbolic link",
-                why="links are not followed",
-                remedy="replace it by the file",
-            ) from error
-        if error.errno in (errno.ENXIO, errno.ENOTDIR):
-            raise Unsafe(
-                f"{visible(str(path))} cannot be opened", why=why(error), remedy="remove what is there"
-            ) from error
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENOTDIR):
+            raise _not_a_file(path, error) from error
         raise
     try:
         yield fd, checked(fd, path)
@@ -291,7 +313,7 @@ def appendable(path: Path, *, wait: bool = True) -> Iterator[int]:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR):
-            raise Unsafe(f"{visible(str(path))} is not a file of ours", why=why(error), remedy="remove it") from error
+            raise _not_a_file(path, error) from error
         if is_denied(error):
             raise Unsafe(
                 f"{visible(str(path))} may not be written",
@@ -319,19 +341,61 @@ def write_all(fd: int, data: bytes) -> None:
 def checked(fd: int, path: Path) -> Stamp:
     """The stamp of an open file; raises `Unsafe` unless it is regular, ours and exactly 0600."""
     found = os.fstat(fd)
+    if (unsafe := fault(found, path)) is not None:
+        raise unsafe
+    return Stamp.of(found)
+
+
+def fault(found: os.stat_result, path: Path, kind: int = stat.S_IFREG) -> Unsafe | None:
+    """What is wrong with a thing at `path` that should be a file (or, by `kind`, a socket) of ours with mode 0600."""
     shown = visible(str(path))
-    if not stat.S_ISREG(found.st_mode):
-        raise Unsafe(f"{shown} is not a regular file", remedy="remove what is there")
+    if stat.S_IFMT(found.st_mode) != kind:
+        if stat.S_ISLNK(found.st_mode) and kind == stat.S_IFREG:
+            why = "links are not followed"
+            return Unsafe(f"{shown} is a symbolic link", why=why, remedy=_instead_of_link(path))
+        what = "not a socket" if kind == stat.S_IFSOCK else "not a regular file"
+        link = "a symbolic link, " if stat.S_ISLNK(found.st_mode) else ""
+        return Unsafe(f"{shown} is {link}{what}", why="it is never replaced", remedy=to_move_away(path))
     if found.st_uid != os.geteuid():
-        raise Unsafe(
-            f"{shown} belongs to uid {found.st_uid}",
-            why=f"it must belong to uid {os.geteuid()}",
-            remedy="remove it, or run as its owner",
-        )
+        why = f"it must belong to uid {os.geteuid()}"
+        return Unsafe(f"{shown} belongs to uid {found.st_uid}", why=why, remedy="run as its owner, or name another")
     mode = stat.S_IMODE(found.st_mode)
     if mode != 0o600:
-        raise Unsafe(f"{shown} has mode {mode:04o}", why="it must be exactly 0600", remedy=f"chmod 600 {shown}")
-    return Stamp.of(found)
+        return Unsafe(f"{shown} has mode {mode:04o}", why="it must be exactly 0600", remedy=_to_close(path))
+    return None
+
+
+def to_move_away(path: Path) -> str:
+    """The command that moves what is in the way at `path`, and is not ours to remove."""
+    return f"mv {_quoted(path)} {_quoted(Path(f'{path}.away'))}"
+
+
+def _instead_of_link(path: Path) -> str:
+    """The command that puts the file that a link names in its place, if it is such that it could be ours."""
+    try:
+        target = path.resolve(strict=True)
+        if fault(os.lstat(target), target) is None:
+            return f"mv {_quoted(target)} {_quoted(path)}"
+    except (OSError, RuntimeError):
+        pass
+    return f"put the file itself in its place; first: {to_move_away(path)}"
+
+
+def _to_close(path: Path) -> str:
+    """chmod is advised only where nothing but ours lies: of a path that was given, anything may be there."""
+    try:
+        check_directory(path.parent)
+    except Unsafe:
+        return "name a file that wakehub made, in a directory that is yours alone (0700)"
+    return f"chmod 600 {_quoted(path)}"
+
+
+def _not_a_file(path: Path, error: OSError) -> Unsafe:
+    """What is wrong with a thing that could not be opened as a file."""
+    with contextlib.suppress(OSError):
+        if (found := fault(os.lstat(path), path)) is not None:
+            return found
+    return Unsafe(f"{visible(str(path))} cannot be opened", why=why(error), remedy="mend the path")
 
 
 def sync_directory(path: Path) -> None:

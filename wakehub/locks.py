@@ -65,9 +65,9 @@ class Lock:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                raise Unsafe(
-                    f"{visible(str(path))} is not a lock file", why=files.why(error), remedy="remove it"
-                ) from error
+                why = files.why(error)
+                remedy = files.to_move_away(path)
+                raise Unsafe(f"{visible(str(path))} is not a lock file", why=why, remedy=remedy) from error
             raise CannotCreate(
                 f"cannot create {visible(str(path))}", why=files.why(error), remedy="mend the directory"
             ) from error

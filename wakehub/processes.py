@@ -112,6 +112,17 @@ def parent(pid: int) -> int | None:
     return int(line[line.rindex(b")") + 2 :].split()[1])
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether process `pid` was stopped by a signal, and does nothing until SIGCONT; no where it cannot be told."""
+    if sys.platform != "linux":
+        return asked("/bin/ps", "-o", "stat=", "-p", str(pid)).startswith("T")
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return line[line.rindex(b")") + 2 :].split()[0] in (b"T", b"t")
+
+
 def arguments(pid: int) -> list[str]:
     """The command line of process `pid`; empty when it cannot be told. Where ps tells it, it is split at blanks."""
     if sys.platform != "linux":

@@ -12,7 +12,7 @@ def test_health_without_a_hub(wakehub):
     found = wakehub("--health")
     assert found.status == Exit.UNREACHABLE
     assert "missing" in found.out
-    assert "wakehub up" in found.out
+    assert "next: systemctl --user start wakehub.service" in found.out, "a unit is installed for this home"
     as_json = wakehub("--health", "--json")
     assert as_json.status == Exit.UNREACHABLE
     assert tuple(json.loads(as_json.out)) == health.JSON_KEYS
@@ -77,4 +77,4 @@ def test_metrics(process, up):
 def test_metrics_without_a_hub(wakehub):
     found = wakehub("metrics")
     assert found.status == Exit.UNAVAILABLE
-    assert "wakehub up" in found.err
+    assert "systemctl --user start wakehub.service" in found.err

@@ -19,6 +19,7 @@ from wakehub import files
 from wakehub.client import background
 from wakehub.client.home import ensure_home
 from wakehub.client.poke import Answer, poke
+from wakehub.client.supervisor import installed_units
 from wakehub.config import Config
 from wakehub.limits import MAX_LOG_BYTES
 from wakehub.locks import live_holder
@@ -137,6 +138,7 @@ def test_it_finds_an_instance_that_only_config_toml_leads_to(run_directory: Path
 import os, sys
 from wakehub import config
 from wakehub.client import background
+from wakehub.client.supervisor import installed_units
 from wakehub.client.home import ensure_home
 found = config.load()
 ensure_home(found)
@@ -180,6 +182,7 @@ def test_many_first_commands_start_one(world: World) -> None:
 import sys
 from wakehub import config
 from wakehub.client import background
+from wakehub.client.supervisor import installed_units
 sys.stdin.read()
 print(background.start(config.load(), lambda line: print("said", flush=True)))
 """
@@ -222,6 +225,7 @@ def test_it_knows_itself_by_where_it_writes(world: World, monkeypatch: pytest.Mo
     script = """
 from wakehub import config
 from wakehub.client import background
+from wakehub.client.supervisor import installed_units
 print(background.is_background(config.load().paths), flush=True)
 """
     with world.paths.log.open("ab") as log:
@@ -347,8 +351,8 @@ def test_a_unit_that_names_no_directory_is_that_of_the_default_instance(world: W
     path = unit(world, place)
     environ = {"HOME": world.environ["HOME"]}
     default = configuration.load(environ).paths
-    assert background.installed_unit(default, environ) == path
-    assert background.installed_unit(world.paths, world.environ) is None
+    assert list(installed_units(default, environ)) == [path]
+    assert not any(installed_units(world.paths, world.environ))
 
 
 @pytest.mark.parametrize(
@@ -360,22 +364,22 @@ def test_what_names_the_instance(world: World, text: str) -> None:
     inside = Path(world.environ["HOME"]) / ".." if ".." in text else world.home
     named = Paths(world.paths.run, inside / "state", world.paths.keys, inside / "config.toml")
     unit(world, PLACES[0], text.format(state=named.state, home=world.home))
-    assert background.installed_unit(named, world.environ) is not None
+    assert any(installed_units(named, world.environ))
 
 
 def test_a_file_that_adds_to_a_unit_counts(world: World) -> None:
     unit(world, PLACES[0])
     unit(world, f"{PLACES[0]}.d/site.conf", f"[Service]\nEnvironment=CONFIGURATION_DIRECTORY={world.home}\n")
-    assert background.installed_unit(world.paths, world.environ) is not None
+    assert any(installed_units(world.paths, world.environ))
 
 
 def test_another_configuration_directory_of_systemd_is_looked_at(world: World) -> None:
     place = world.home / "xdg" / "systemd" / "user"
     place.mkdir(parents=True)
     (place / "wakehub.service").write_text(str(world.paths.state))
-    assert background.installed_unit(world.paths, world.environ) is None
+    assert not any(installed_units(world.paths, world.environ))
     environ = world.environ | {"XDG_CONFIG_HOME": str(world.home / "xdg")}
-    assert background.installed_unit(world.paths, environ) == place / "wakehub.service"
+    assert list(installed_units(world.paths, environ)) == [place / "wakehub.service"]
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.mkdir(), lambda path: path.symlink_to("nowhere")])
@@ -383,4 +387,4 @@ def test_a_unit_that_cannot_be_read_names_nothing(world: World, spoil: Callable[
     path = unit(world, PLACES[0])
     path.unlink()
     spoil(path)
-    assert background.installed_unit(world.paths, world.environ) is None
+    assert not any(installed_units(world.paths, world.environ))

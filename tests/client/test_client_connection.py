@@ -116,7 +116,7 @@ async def test_no_socket_is_absent(run_directory: Path, bundle: Bundle) -> None:
             pass
     assert caught.value.failure is Failure.ABSENT
     assert caught.value.exit is Exit.UNAVAILABLE
-    assert "wakehub up" in str(caught.value)
+    assert "wakehub --health" in str(caught.value)
 
 
 async def test_a_socket_that_nobody_serves_is_refused(run_directory: Path, bundle: Bundle) -> None:

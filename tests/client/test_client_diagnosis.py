@@ -7,19 +7,22 @@ from scripted_hub import NOW_S
 
 from wakehub import files
 from wakehub.client.diagnosis import explain, reason
-from wakehub.client.failures import Failure
+from wakehub.client.failures import Failure, HubError
+from wakehub.config import Config
 from wakehub.identity.allowlist import POSSESSION_PROOF, Allowlist, Entry, sign
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import KeyPair, write_public
 from wakehub.identity.stamps import NS
+from wakehub.paths import Paths
 
 OWNER = KeyPair(bytes(32))
+REFUSED = HubError(Failure.UNAUTHORIZED, "the hub refused this identity")
 
 
 class Place:
     def __init__(self, directory: Path, key: KeyPair) -> None:
-        self.allowlist = directory / "allowlist.jws"
-        self.owner_pub = directory / "owner.pub"
+        self.config = Config.at(Paths(directory, directory, directory, directory / "config.toml"))
+        self.allowlist, self.owner_pub = self.config.allowlist, self.config.owner_pub
         self.key = key
         write_public(self.owner_pub, OWNER.public)
 
@@ -29,7 +32,7 @@ class Place:
         files.replace(self.allowlist, sign(Allowlist(at_s * NS, 60, agents), OWNER))
 
     def why(self, bundle: Bundle, now_s: float = NOW_S) -> str:
-        found = reason(bundle, self.allowlist, self.owner_pub, now_s)
+        found = reason(bundle, self.config, now_s)
         return found[0] if found else ""
 
 
@@ -41,7 +44,7 @@ def place(tmp_path: Path, key: KeyPair) -> Place:
 def test_nothing_is_wrong(place: Place, bundle: Bundle) -> None:
     place.publish()
     assert place.why(bundle) == ""
-    error = explain(bundle, place.allowlist, place.owner_pub, NOW_S)
+    error = explain(REFUSED, bundle, place.config, NOW_S)
     assert error.failure is Failure.UNAUTHORIZED
     assert "log" in error.remedy
 
@@ -84,6 +87,6 @@ def test_the_binding(place: Place, bundle: Bundle) -> None:
 
 def test_the_remedy_for_a_bundle_at_fault_is_the_one_of_its_source(place: Place, bundle: Bundle) -> None:
     place.publish(public=KeyPair(b"\x05" * 32).public)
-    own = explain(bundle, place.allowlist, place.owner_pub, NOW_S, "wakehub enroll alice").remedy
+    own = explain(REFUSED, bundle, place.config, NOW_S, "wakehub enroll alice").remedy
     assert own == "wakehub enroll alice"
-    assert "wakehub delegate" in explain(bundle, place.allowlist, place.owner_pub, NOW_S).remedy
+    assert "wakehub delegate" in explain(REFUSED, bundle, place.config, NOW_S).remedy

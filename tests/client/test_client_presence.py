@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from wakehub.client.presence import Presence, presence
+from wakehub.client.presence import Presence, left_since, presence
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, Lease
+from wakehub.inbox.store import Inbox, Lease, NewRow
 from wakehub.limits import LEASE_VOID_SECONDS
 from wakehub.processes import ProcessId
 
@@ -85,3 +85,48 @@ def test_the_more_specific_listener_counts(inbox: Inbox) -> None:
     found = seen(inbox)
     assert found.listener is not None
     assert found.listener.names == ("acme/",)
+
+
+# --- since when a listener leaves a row ---
+
+MINUTE_MS = 60_000
+
+
+def left(inbox: Inbox, to: str, minutes: float = 30) -> int | None:
+    now = START.later(round(minutes * MINUTE_MS))
+    (row,) = inbox.unread(to, limit=1)
+    lease = inbox.leases.live(START.later(1))[0]
+    return left_since(inbox, row, Presence(to, lease, None), now)
+
+
+def test_who_holds_the_very_name_leaves_what_waits(inbox: Inbox) -> None:
+    hold(inbox, "acme/bob")
+    inbox.append(NewRow("alice", "acme/bob", b"hello"), START.later(5))
+    assert left(inbox, "acme/bob") == START.ms + 5
+
+
+def test_who_holds_a_namespace_does_not_leave_the_rows_of_an_agent_that_is_absent(inbox: Inbox) -> None:
+    """A relay does not even claim them."""
+    hold(inbox, "acme/")
+    inbox.append(NewRow("alice", "acme/bob", b"hello"), START)
+    assert left(inbox, "acme/bob") is None
+
+
+def test_who_holds_a_namespace_leaves_what_it_has_in_hand(inbox: Inbox) -> None:
+    lease = hold(inbox, "acme/")
+    (row,) = inbox.append(NewRow("alice", "acme/bob", b"hello"), START)
+    assert inbox.claim(row.id, lease.token, START.later(10)) is not None
+    assert left(inbox, "acme/bob") == START.ms
+
+
+@pytest.mark.parametrize(("minutes", "is_left"), [(15, True), (35, False)])
+def test_who_holds_a_namespace_leaves_what_it_tries_in_vain_until_it_tries_no_more(
+    inbox: Inbox, minutes: float, is_left: bool
+) -> None:
+    lease = hold(inbox, "acme/")
+    (row,) = inbox.append(NewRow("alice", "acme/bob", b"hello"), START)
+    tried = START.later(10 * MINUTE_MS)
+    inbox.leases.renew(lease.token, tried)
+    assert inbox.claim(row.id, lease.token, tried) is not None
+    assert inbox.attempt_failed(row.id, lease.token, "busy", tried.ms + 1_000, tried)
+    assert (left(inbox, "acme/bob", minutes) is not None) == is_left

@@ -14,12 +14,14 @@ from trio.testing import MockClock
 from wakehub import files
 from wakehub.client.credentials import Credentials
 from wakehub.client.doorbell import Doorbell, Reason
-from wakehub.client.subscriber import Place, Subscriber
+from wakehub.client.subscriber import Subscriber
+from wakehub.config import Config
 from wakehub.errors import ErrorCode
 from wakehub.identity.allowlist import POSSESSION_PROOF, Allowlist, Entry, sign
 from wakehub.identity.delegation import Bundle, Certificate
 from wakehub.identity.keys import KeyPair, replace_key, verify, write_key, write_public
 from wakehub.identity.stamps import NS
+from wakehub.paths import Paths
 from wakehub.wire.frames import Kind
 
 Script = Callable[[Link], Awaitable[object]]
@@ -32,7 +34,7 @@ class World:
     def __init__(self, directory: Path, key: KeyPair) -> None:
         self.directory = directory
         self.key = key
-        self.place = Place(directory / "hub.sock", directory / "allowlist.jws", directory / "owner.pub")
+        self.config = Config.at(Paths(directory, directory, directory, directory / "config.toml"))
         self.credentials = Credentials("alice", "wakehub", key, directory / "alice.a2a-hub.json")
         self.bell = Doorbell()
         self.told: list[str] = []
@@ -45,13 +47,13 @@ class World:
         return NOW_S + trio.current_time() + self.clock_step
 
     def serve(self, *scripts: Script) -> AbstractAsyncContextManager[ScriptedHub]:
-        return serve(self.place.socket, scripts)
+        return serve(self.config.hub_socket, scripts)
 
     def publish(self, names: Sequence[str] = ("alice",), valid_for_s: int = 43_200) -> None:
         """Sign an allowlist with these agents, all of them with our key."""
         now = int(self.wall()) * NS
         agents = {name: Entry(name, self.key.public, POSSESSION_PROOF, 0) for name in names}
-        files.replace(self.place.allowlist, sign(Allowlist(now, valid_for_s, agents), OWNER))
+        files.replace(self.config.allowlist, sign(Allowlist(now, valid_for_s, agents), OWNER))
 
     async def read(self) -> None:
         """The reader: answers each ring."""
@@ -63,7 +65,7 @@ class World:
     @asynccontextmanager
     async def subscribed(self, *, is_new: bool = False, draw: float = 0.0, reading: bool = True):  # type: ignore[no-untyped-def]
         subscriber = Subscriber(
-            self.place,
+            self.config,
             self.credentials,
             self.bell,
             still_ours=lambda: self.is_ours,
@@ -88,7 +90,7 @@ class World:
 @pytest.fixture
 def world(run_directory: Path, key: KeyPair) -> World:
     world = World(run_directory, key)
-    write_public(world.place.owner_pub, OWNER.public)
+    write_public(world.config.owner_pub, OWNER.public)
     return world
 
 
@@ -132,7 +134,12 @@ async def test_made_up_namespaces_do_not_fill_the_memory(world: World, autojump_
 
     async with world.serve(script):
         subscriber = Subscriber(
-            world.place, world.credentials, world.bell, still_ours=lambda: True, tell=world.told.append, wall=world.wall
+            world.config,
+            world.credentials,
+            world.bell,
+            still_ours=lambda: True,
+            tell=world.told.append,
+            wall=world.wall,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(subscriber.run)

@@ -67,7 +67,7 @@ class Newcomer:
 
     def _sessions(self) -> int:
         try:
-            text = health.read_metrics(self.config.stats_socket)
+            text = health.read_metrics(self.config)
         except WakehubError:
             return 0
         return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("wakehub_recipients "))

@@ -9,8 +9,10 @@ import trio
 
 from wakehub.client.credentials import Credentials
 from wakehub.client.doorbell import Doorbell
-from wakehub.client.subscriber import Place, Subscriber
+from wakehub.client.subscriber import Subscriber
+from wakehub.config import Config
 from wakehub.identity.keys import KeyPair
+from wakehub.paths import choose
 
 AGENTS = 255
 
@@ -27,14 +29,14 @@ async def test_255_listeners_rejoin_a_hub_that_was_killed(hub):
     names = [f"agent-{number}" for number in range(AGENTS)]
     hub.home.enroll(*names)
     hub.start()
-    place = Place(hub.home.hub_socket, hub.home.allowlist, hub.home.keys / "owner.pub")
+    config = Config.at(choose({"WAKEHUB_HOME": str(hub.home.path)}))
 
     async def all_connected() -> None:
         await trio.to_thread.run_sync(hub.until, lambda: hub.stats()["recipients"] == AGENTS, "all are connected")
 
     subscribers = [
         Subscriber(
-            place,
+            config,
             Credentials(name, hub.home.hub_id, KeyPair(hub.home.agents[name].seed), Path("/nowhere")),
             Doorbell(),
             still_ours=lambda: True,

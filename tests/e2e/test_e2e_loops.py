@@ -146,7 +146,7 @@ def test_two_hooks_that_thank_each_other_are_stopped(up: World) -> None:
 
 def sample(world: World, name: str) -> int:
     """One of the hub's counters."""
-    text = health.read_metrics(world.config.stats_socket)
+    text = health.read_metrics(world.config)
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"wakehub_{name} "))
 
 

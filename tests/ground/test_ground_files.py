@@ -147,7 +147,8 @@ def test_what_is_proposed_instead_passes_the_checks_itself(
         home = Path(name)
         monkeypatch.setenv("HOME", name)
         assert files.elsewhere() == f"set WAKEHUB_HOME={home}/.wakehub"
-        (home / ".wakehub").mkdir(mode)
+        (home / ".wakehub").mkdir()
+        (home / ".wakehub").chmod(mode)
         proposed = files.elsewhere().partition("WAKEHUB_HOME=")[2]
         assert (proposed == f"{home}/.wakehub") == (mode == 0o700)
         home.chmod(0o777)

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, Unavailable
 from wakehub.ops import health
+from wakehub.paths import choose
 from wakehub.wire.frames import Frame, Kind, encode
 from wakehub.wire.payloads import Error
 
 CHALLENGE = encode(Frame(Kind.HELLO, b"wakehub", b"", bytes(range(32))))
+
+
+def counted_at(stats_socket: Path) -> Config:
+    """An instance whose hub serves its counters there."""
+    return Config.at(choose({"WAKEHUB_HOME": str(stats_socket.parent)})).changed(stats_socket=stats_socket)
 
 
 def drain(connection: socket.socket) -> None:
@@ -69,7 +76,7 @@ def test_another_hub_is_named(serve):
 def test_missing(short):
     found = health.check(short / "hub.sock", "wakehub")
     assert (found.state, found.exit) == ("missing", Exit.UNREACHABLE)
-    assert "wakehub up" in found.remedy
+    assert "start the hub" in found.remedy
 
 
 def test_missing_directory_and_a_file_in_its_place(short):
@@ -99,7 +106,7 @@ def test_a_stale_socket_is_refused(short):
         listener.listen()
     found = health.check(short / "hub.sock", "wakehub")
     assert found.state == "refused"
-    assert "wakehub up" in found.remedy
+    assert "start the hub" in found.remedy
 
 
 def test_a_datagram_socket_is_unexpected(short):
@@ -208,13 +215,13 @@ def test_what_the_peer_says_cannot_reach_the_terminal(serve):
 
 def test_metrics_are_read_to_their_end(serve):
     text = "# TYPE wakehub_accepted counter\nwakehub_accepted_total 1\n# EOF\n"
-    assert health.read_metrics(serve(lambda connection: connection.sendall(text.encode()))) == text
+    assert health.read_metrics(counted_at(serve(lambda connection: connection.sendall(text.encode())))) == text
 
 
 @pytest.mark.parametrize("said", [b"", b"wakehub_accepted_total 1\n"])
 def test_metrics_that_are_cut_short_are_none(serve, said):
     with pytest.raises(Unavailable):
-        health.read_metrics(serve(lambda connection: connection.sendall(said)))
+        health.read_metrics(counted_at(serve(lambda connection: connection.sendall(said))))
 
 
 def test_endless_metrics_are_cut(serve):
@@ -224,12 +231,12 @@ def test_endless_metrics_are_cut(serve):
                 connection.sendall(bytes(1 << 16))
 
     with pytest.raises(Unavailable, match="more than"):
-        health.read_metrics(serve(behave))
+        health.read_metrics(counted_at(serve(behave)))
 
 
 def test_no_metrics_without_a_hub(short):
     with pytest.raises(Unavailable, match="nothing is there"):
-        health.read_metrics(short / "stats.sock")
+        health.read_metrics(counted_at(short / "stats.sock"))
 
 
 def test_nothing_is_changed(short):

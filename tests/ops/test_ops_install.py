@@ -14,7 +14,7 @@ import pytest
 from daemon_process import environment, stand_in_for_up
 
 from wakehub import config
-from wakehub.client.background import installed_unit
+from wakehub.client.supervisor import installed_units
 from wakehub.errors import BadData, Held, Misconfigured
 from wakehub.locks import live_holder
 from wakehub.ops.install import Change, carry_out, command, plan, plan_removal
@@ -163,7 +163,7 @@ def test_the_units_name_the_real_places(place):
         assert f"Environment=CONFIGURATION_DIRECTORY={paths.config_file.parent}" in code
         assert f"ExecStart={shlex.join(command())} " in code
         assert "RuntimeDirectory" not in code, "it is not below the user's own run directory"
-    assert installed_unit(place.config.paths, place.environ) is not None
+    assert any(installed_units(place.config.paths, place.environ))
 
 
 def test_the_usual_run_directory_is_left_to_systemd(place):

@@ -106,7 +106,7 @@ def lines_of_the_registry(config: Config) -> int:
 
 
 def sample(config: Config, name: str) -> int:
-    text = health.read_metrics(config.stats_socket)
+    text = health.read_metrics(config)
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"wakehub_{name} "))
 
 
@@ -300,7 +300,8 @@ def test_a_stopped_hub(running: Config) -> None:
     finally:
         os.kill(holder.pid, signal.SIGCONT)
     assert trip.stopped_at == "session"
-    assert "no welcome within" in trip.why
+    assert f"the hub, pid {holder.pid}, is stopped" in trip.why
+    assert trip.remedy == f"kill -CONT {holder.pid}"
     until(lambda: travel(running).arrived, "the hub and its publisher are back")
 
 
@@ -314,7 +315,8 @@ def test_a_stopped_publisher(running: Config) -> None:
     finally:
         os.kill(holder.pid, signal.SIGCONT)
     assert (tuple(trip.legs), trip.stopped_at) == (("row",), "poke")
-    assert "did not answer in time" in trip.why
+    assert f"the publisher, pid {holder.pid}, is stopped" in trip.why
+    assert trip.remedy == f"kill -CONT {holder.pid}"
     until(lambda: travel(running).arrived, "the publisher is back")
     assert {"failed", "handed_off"} == set(rows(running).values())
 
@@ -356,7 +358,7 @@ def test_a_hub_that_would_refuse_the_doctor_is_explained(hub_alone: Config) -> N
     trip = travel(hub_alone)
     assert trip.stopped_at == "session"
     assert "stale" in trip.why
-    assert "wakehub up" in trip.remedy
+    assert trip.remedy == "wakehub publish (the hub runs alone)"
 
 
 def test_a_hub_of_another_name(hub_alone: Config) -> None:

@@ -197,7 +197,8 @@ def test_a_daemon_that_answers_is_up_and_one_that_is_stopped_is_unknown(config: 
         found = survey(config)
         for daemon in (found.hub, found.publisher):
             assert daemon.state == "unknown"
-            assert "stopped or overloaded" in daemon.in_words()
+            assert f"pid {daemon.pid}, is stopped" in daemon.in_words()
+            assert daemon.remedy == f"kill -CONT {daemon.pid}"
             assert f"pid {daemon.pid}" in daemon.in_words()
 
 

@@ -95,8 +95,7 @@ def run_posture(args: argparse.Namespace) -> int:
 def run_health(args: argparse.Namespace) -> int:
     from wakehub.ops import health
 
-    config = instance(args)
-    found = health.check(config.hub_socket, config.hub_id)
+    found = health.check_hub(instance(args))
     if args.check_json:
         output.say_json(found.to_json())
     else:
@@ -107,5 +106,5 @@ def run_health(args: argparse.Namespace) -> int:
 def run_metrics(args: argparse.Namespace) -> int:
     from wakehub.ops import health
 
-    output.say(health.read_metrics(instance(args).stats_socket), end="")
+    output.say(health.read_metrics(instance(args)), end="")
     return 0

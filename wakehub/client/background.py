@@ -21,13 +21,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from wakehub import config as configuration
-from wakehub import files, paths
+from wakehub import files
+from wakehub.client.supervisor import installed_units
 from wakehub.config import Config
 from wakehub.errors import WakehubError
 from wakehub.identity.owner import load_owner
@@ -49,7 +50,6 @@ _LOCKS: Final = ("up", "hub", "publish")
 _KEPT: Final = ("HOME", "PATH", "LANG")
 _EMPTY_POKE: Final = b'{"v":1,"ids":[]}\n'
 _STDOUT: Final = 1
-_MAX_UNIT_BYTES: Final = 64 * 1024
 # The second fork. A session's leader could get a terminal by opening one; its child cannot, and has no parent of ours.
 _FORK: Final = """
 import os, sys
@@ -134,7 +134,7 @@ def _may_start(config: Config, environ: Mapping[str, str]) -> bool:
         not any(live_holder(config.paths.lock(name)) for name in _LOCKS)
         and all(_is_served_by_nobody(path) for path in (config.paths.publish_socket, config.hub_socket))
         and _is_namespace_of_instance(config.paths)
-        and installed_unit(config.paths, environ) is None
+        and not any(installed_units(config.paths, environ))
         and _may_sign(config.paths)
         and _leads_here(config, environ)
     )
@@ -179,57 +179,6 @@ def _leads_here(config: Config, environ: Mapping[str, str]) -> bool:
     except (WakehubError, OSError):
         return False
     return replace(there.paths, state=config.paths.state) == config.paths
-
-
-def installed_unit(where: Paths, environ: Mapping[str, str]) -> Path | None:
-    """The file of a systemd unit or launchd job that runs the instance at `where`; None when none is installed.
-
-    One that names no directory runs the default instance, and one that names the directories of `where` runs that.
-    """
-    is_default = _is_default(where, environ)
-    for file in _units(environ):
-        if is_default or _names(file, where, environ):
-            return file
-    return None
-
-
-def _units(environ: Mapping[str, str]) -> Iterator[Path]:
-    home = Path(environ.get("HOME") or "/")
-    systemd = [
-        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "systemd/user",
-        Path(environ.get("XDG_DATA_HOME") or home / ".local/share") / "systemd/user",
-        *(Path(place) / kind for place in ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
-          for kind in ("user", "system")),
-    ]  # fmt: skip
-    launchd = [home / "Library/LaunchAgents", Path("/Library/LaunchAgents"), Path("/Library/LaunchDaemons")]
-    for places, pattern in ((systemd, "wakehub*.service"), (launchd, "*wakehub*.plist")):
-        for place in places:
-            yield from sorted(place.glob(pattern))
-
-
-def _is_default(where: Paths, environ: Mapping[str, str]) -> bool:
-    chosen = ("WAKEHUB_HOME", "CONFIGURATION_DIRECTORY")
-    plain = {name: value for name, value in environ.items() if name not in chosen}
-    try:
-        return paths.config_file(plain) == where.config_file
-    except WakehubError:
-        return False
-
-
-def _names(unit: Path, where: Paths, environ: Mapping[str, str]) -> bool:
-    """Whether a unit, or a file that adds to it, names a directory of the instance."""
-    home = environ.get("HOME", "")
-    for file in (unit, *unit.with_name(f"{unit.name}.d").glob("*.conf")):
-        try:
-            with file.open("rb") as opened:
-                text = os.fsdecode(opened.read(_MAX_UNIT_BYTES))
-        except OSError:
-            continue
-        for short in ("%h", "$HOME"):
-            text = text.replace(short, home)
-        if any(str(directory) in text for directory in (where.config_file.parent, where.state)):
-            return True
-    return False
 
 
 # --- how ---

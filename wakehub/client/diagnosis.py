@@ -1,13 +1,14 @@
-"""Why a hub may have answered 401, as far as it can be seen from here (receive.md §3).
+"""Why there is no session with the hub, as far as it can be seen from here, and what to do (receive.md §3).
 
 On the wire every identity refusal is the same. The client can read most of what the hub reads, with the same code, so
 it says which of the known reasons holds and what to do, or that it must be in the hub's log.
 """
 
-from pathlib import Path
 from typing import Final
 
+from wakehub.client import advice
 from wakehub.client.failures import Failure, HubError
+from wakehub.config import Config
 from wakehub.errors import WakehubError
 from wakehub.identity.allowlist import AllowlistFile, Entry, Unusable
 from wakehub.identity.delegation import Bundle, Certificate
@@ -16,17 +17,27 @@ from wakehub.identity.stamps import NS
 from wakehub.limits import CLOCK_LEEWAY_SECONDS
 from wakehub.visible import visible
 
-_PUBLISHER: Final = "see that the publisher runs: wakehub up"
 _UNSEEN: Final = ("no reason can be seen from here", "the hub's log names it; is it the hub of this owner?")
 
 
-def explain(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float, anew: str = "") -> HubError:
-    """The 401 with the reason that the files at `allowlist` and `owner_pub` show, and the remedy; as `reason`."""
-    why, remedy = reason(bundle, allowlist, owner_pub, now_s, anew) or _UNSEEN
-    return HubError(Failure.UNAUTHORIZED, f"the hub refused {visible(bundle.agent_id)} (401)", why=why, remedy=remedy)
+def explain(error: HubError, bundle: Bundle, config: Config, now_s: float, anew: str = "") -> HubError:
+    """What `error` means in the instance that `config` describes: a 401 with the reason that its files show, as
+    `reason`, a hub that is not there or keeps silent with the next step that fits what lives."""
+    match error.failure:
+        case Failure.UNAUTHORIZED:
+            why, remedy = reason(bundle, config, now_s, anew) or _UNSEEN
+            what = f"the hub refused {visible(bundle.agent_id)} (401)"
+        case Failure.ABSENT | Failure.REFUSED:
+            what, why, remedy = error.what, error.why, advice.to_start(config.paths, advice.HUB)
+        case Failure.TIMEOUT:
+            what = error.what
+            why, remedy = advice.to_answer(config.paths, advice.HUB)
+        case _:
+            return error
+    return HubError(error.failure, what, why=why, remedy=remedy)
 
 
-def reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float, anew: str = "") -> tuple[str, str] | None:
+def reason(bundle: Bundle, config: Config, now_s: float, anew: str = "") -> tuple[str, str] | None:
     """Why a hub must refuse this bundle now (`now_s`: wall clock, seconds) and the remedy; None: nothing is seen.
 
     `anew` says what makes another bundle, which is the remedy when this one is at fault (default: `wakehub delegate`).
@@ -40,15 +51,15 @@ def reason(bundle: Bundle, allowlist: Path, owner_pub: Path, now_s: float, anew:
     if now < begin - CLOCK_LEEWAY_SECONDS * NS:
         return f"the delegation begins at {bundle.not_before}; this clock is behind", "set the clock"
     try:
-        owner_public = load_public(owner_pub)
+        owner_public = load_public(config.owner_pub)
     except (OSError, WakehubError) as error:
         return f"owner.pub cannot be read ({visible(str(error))})", "wakehub init, or allow the file in the sandbox"
-    found = AllowlistFile(allowlist, owner_public).current(now_s, 0.0)
+    found = AllowlistFile(config.allowlist, owner_public).current(now_s, 0.0)
     if isinstance(found, Unusable):
-        return f"the allowlist is {found.label}: {found.detail}", _PUBLISHER
+        return f"the allowlist is {found.label}: {found.detail}", advice.to_sign(config, found)
     entry = found.agents.get(bundle.agent_id)
     if entry is None:
-        return f"the allowlist does not show {name}", f"wakehub enroll {name}; {_PUBLISHER}"
+        return f"the allowlist does not show {name}", f"wakehub enroll {name}"
     return _bad_binding(bundle, entry, anew)
 
 

@@ -7,10 +7,13 @@ never "not running": a sandbox that keeps us from the socket looks like that.
 import errno
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
 from wakehub.errors import ErrorCode, Exit, WakehubError
 from wakehub.visible import visible
 from wakehub.wire.payloads import Error
+
+_MORE: Final = "wakehub --health says what to do"
 
 
 class Failure(Enum):
@@ -45,11 +48,9 @@ def from_os_error(error: OSError, socket: Path) -> HubError:
     shown = visible(str(socket))
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
-            return HubError(Failure.ABSENT, f"no hub at {shown}", remedy="start one: wakehub up")
+            return HubError(Failure.ABSENT, f"no hub at {shown}", remedy=_MORE)
         case errno.ECONNREFUSED:
-            return HubError(
-                Failure.REFUSED, f"no hub answers at {shown}", why="the socket is stale", remedy="start one: wakehub up"
-            )
+            return HubError(Failure.REFUSED, f"no hub answers at {shown}", why="the socket is stale", remedy=_MORE)
         case errno.EPERM | errno.EACCES:
             return denied(error, shown)
         case _:

@@ -5,11 +5,13 @@ prove nothing about a listener.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from wakehub.inbox.clock import Now
-from wakehub.inbox.store import Lease, Leases, PastLease
+from wakehub.inbox.store import Inbox, Lease, Leases, PastLease, Row
+from wakehub.limits import OVERDUE_SECONDS
 
+_TRIES: Final = ("claimed", "attempt_failed")
 State = Literal["listening", "left", "died", "never"]
 
 
@@ -45,3 +47,23 @@ def presence(leases: Leases, name: str, now: Now) -> Presence:
     """Who is there for `name` at `now`."""
     listener = leases.resolve(name, now)
     return Presence(name, listener, None if listener is not None else leases.last_holder(name, now))
+
+
+def left_since(inbox: Inbox, row: Row, found: Presence, now: Now) -> int | None:
+    """Since when (milliseconds since the epoch) the listener that is there leaves `row`, which is open; else None.
+
+    That begins when the row was stored or, if that was later, when the listener came. Whoever holds a namespace hands
+    rows over to agents that may not be there, and does not even claim the rows of such: it leaves what it has in hand,
+    or tried in the last 20 min in vain.
+    """
+    listener = found.listener
+    if listener is None:
+        return None
+    since_ms = max(row.stored_ms, listener.since_ms)
+    if row.recipient in listener.names:
+        return since_ms
+    tries = [each for each in inbox.events(row.id) if each.kind in _TRIES and each.at_ms >= listener.since_ms]
+    if not tries:
+        return None
+    is_given_up = tries[-1].kind == "attempt_failed" and now.ms - tries[-1].at_ms > OVERDUE_SECONDS * 1000
+    return None if is_given_up else since_ms

@@ -13,7 +13,6 @@ import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final
@@ -26,6 +25,7 @@ from wakehub.client.connection import HubSession, connect
 from wakehub.client.credentials import Credentials, needs_renewal
 from wakehub.client.doorbell import Doorbell, Reason
 from wakehub.client.failures import Failure, HubError
+from wakehub.config import Config
 from wakehub.errors import WakehubError
 from wakehub.identity.delegation import Bundle
 from wakehub.limits import (
@@ -50,15 +50,6 @@ class _Cut(Enum):
     NO_PONG = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The hub's socket, and the files that decide who is admitted."""
-
-    socket: Path
-    allowlist: Path
-    owner_pub: Path
-
-
 class Subscriber:
     """Keeps one session for one listener.
 
@@ -69,7 +60,7 @@ class Subscriber:
 
     def __init__(
         self,
-        place: Place,
+        config: Config,
         credentials: Credentials,
         bell: Doorbell,
         *,
@@ -79,7 +70,7 @@ class Subscriber:
         wall: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self._place = place
+        self._config = config
         self._credentials = credentials
         self._bell = bell
         self._still_ours = still_ours
@@ -115,7 +106,7 @@ class Subscriber:
             bundle = self._credentials.bundle(self._wall())
         except WakehubError:
             return True  # nothing to wait for: the first attempt says what is wrong
-        return diagnosis.reason(bundle, self._place.allowlist, self._place.owner_pub, self._wall()) is None
+        return diagnosis.reason(bundle, self._config, self._wall()) is None
 
     async def _hold(self) -> None:
         while True:
@@ -136,7 +127,7 @@ class Subscriber:
         with trio.CancelScope() as self._scope:
             try:
                 self._bundle = self._credentials.bundle(self._wall())
-                async with connect(self._place.socket, self._bundle) as session:
+                async with connect(self._config.hub_socket, self._bundle) as session:
                     began = trio.current_time()
                     await self._attend(session)
             except HubError as error:
@@ -150,7 +141,7 @@ class Subscriber:
         if self._cut is _Cut.RENEWAL:
             return None
         if self._cut is _Cut.NO_PONG:
-            return HubError(Failure.TIMEOUT, "the hub no longer answers", remedy="wakehub --health says more")
+            return self._explained(HubError(Failure.TIMEOUT, "the hub no longer answers"))
         return failure
 
     async def _attend(self, session: HubSession) -> None:
@@ -179,14 +170,13 @@ class Subscriber:
         return wake.watermark > last + 1
 
     def _explained(self, error: HubError) -> HubError:
-        if error.failure is not Failure.UNAUTHORIZED or self._bundle is None:
+        if self._bundle is None:
             return error
-        place, anew = self._place, self._credentials.remedy()
-        return diagnosis.explain(self._bundle, place.allowlist, place.owner_pub, self._wall(), anew)
+        return diagnosis.explain(error, self._bundle, self._config, self._wall(), self._credentials.remedy())
 
     def _say(self, error: HubError) -> None:
         """Say what is wrong once, until something else is; a number that grows does not make it another trouble."""
-        trouble = _NUMBER.sub("", str(error))
+        trouble = _NUMBER.sub("", f"{error.what} {error.why}")
         if trouble != self._told:
             self._told = trouble
             self._tell(f"{error}; the record is read all the same")
@@ -202,7 +192,7 @@ class Subscriber:
 
     def _stamps(self) -> object:
         """What changes when a file changes that a 401 may depend on."""
-        place, source = self._place, self._credentials
+        place, source = self._config, self._credentials
         watched = (place.allowlist, place.owner_pub, source.bundle_file, source.key_file)
         return tuple(_stamp(path) for path in watched if path is not None)
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from wakehub.config import DEFAULT_HUB_ID
+from wakehub.config import DEFAULT_HUB_ID, Config
 from wakehub.errors import Exit, WakehubError
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.limits import DEMO_STEP_SECONDS, MAX_SOCKET_DIRECTORY_BYTES, READY_POLL_MS, STOP_GRACE_MS
@@ -299,7 +299,7 @@ class _Stage:
 
     def _sessions(self) -> int:
         try:
-            text = health.read_metrics(self.paths.stats_socket)
+            text = health.read_metrics(Config.at(self.paths))
         except WakehubError:
             return 0
         return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("wakehub_recipients "))

@@ -26,16 +26,26 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from wakehub import files
+from wakehub.client import advice
+from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, Unavailable, Violation
-from wakehub.limits import CHECK_DEADLINE_MS, CHECK_RETRY_MS, MAX_FRAME_BYTES, MAX_METRICS_BYTES
+from wakehub.limits import (
+    CHECK_DEADLINE_MS,
+    CHECK_RETRY_MS,
+    MAX_FRAME_BYTES,
+    MAX_METRICS_BYTES,
+    MAX_SOCKET_DIRECTORY_BYTES,
+)
 from wakehub.visible import visible
 from wakehub.wire.payloads import Error
 from wakehub.wire.protocol import Challenge, ClientProtocol, Event
 
+_START: Final = "start the hub that is to be there"
 JSON_KEYS: Final = ("healthy", "state", "socket", "hub_id", "ms", "why", "remedy")
 
 
@@ -97,20 +107,39 @@ def check(path: Path, hub_id: str, deadline_ms: int = CHECK_DEADLINE_MS) -> Heal
     return Health("answers", path, (time.monotonic() - began) * 1000, hub_id=hub_id)
 
 
-def check_publisher(path: Path, deadline_ms: int = CHECK_DEADLINE_MS) -> Health:
-    """Look at the publisher's socket at `path`; at most `deadline_ms`. Never raises.
+def check_hub(config: Config) -> Health:
+    """Look at the hub of the instance that `config` describes, as `check`; the remedy fits what lives there."""
+    return _advised(check(config.hub_socket, config.hub_id), config, advice.HUB)
+
+
+def check_publisher(config: Config, deadline_ms: int = CHECK_DEADLINE_MS) -> Health:
+    """Look at the publisher's socket, as `check_hub`.
 
     An empty poke is a question too: a publisher answers it by closing (formats.md, Poke).
     """
+    path = config.paths.publish_socket
     began = time.monotonic()
     deadline = began + deadline_ms / 1000
     try:
         with connected(path, deadline) as sock:
             _ask_publisher(sock, deadline)
     except Obstacle as found:
-        remedy = "start it: wakehub up" if found.state in ("missing", "refused") else found.remedy
-        return Health(found.state, path, (time.monotonic() - began) * 1000, found.why, remedy)
+        ms = (time.monotonic() - began) * 1000
+        return _advised(Health(found.state, path, ms, found.why, found.remedy), config, advice.PUBLISHER)
     return Health("answers", path, (time.monotonic() - began) * 1000)
+
+
+def _advised(found: Health, config: Config, daemon: advice.Daemon) -> Health:
+    match found.state:
+        case "missing" | "refused" if len(os.fsencode(found.socket.parent)) <= MAX_SOCKET_DIRECTORY_BYTES:
+            return replace(found, remedy=advice.to_start(config.paths, daemon))
+        case "timeout":
+            why, remedy = advice.to_answer(config.paths, daemon)
+            return replace(found, why=why, remedy=remedy)
+        case "not_a_socket":
+            return replace(found, remedy=f"{files.to_move_away(found.socket)} (it is never replaced)")
+        case _:
+            return found
 
 
 def _ask_publisher(sock: socket.socket, deadline: float) -> None:
@@ -123,8 +152,9 @@ def _ask_publisher(sock: socket.socket, deadline: float) -> None:
         raise Obstacle("unexpected", "it answers as no publisher does", "look who serves that socket")
 
 
-def read_metrics(path: Path, deadline_ms: int = CHECK_DEADLINE_MS) -> str:
+def read_metrics(config: Config, deadline_ms: int = CHECK_DEADLINE_MS) -> str:
     """The running hub's counters from its stats socket (awh1.md §7); raises `Unavailable` (69) when there are none."""
+    path = config.stats_socket
     deadline = time.monotonic() + deadline_ms / 1000
     parts: list[bytes] = []
     try:
@@ -133,7 +163,8 @@ def read_metrics(path: Path, deadline_ms: int = CHECK_DEADLINE_MS) -> str:
                 parts.append(part)
                 if sum(map(len, parts)) > MAX_METRICS_BYTES:
                     raise Obstacle("unexpected", f"more than {MAX_METRICS_BYTES} bytes", "look who serves that socket")
-    except Obstacle as found:
+    except Obstacle as obstacle:
+        found = _advised(Health(obstacle.state, path, 0.0, obstacle.why, obstacle.remedy), config, advice.HUB)
         raise Unavailable(
             f"no counters from {visible(str(path))}", why=visible(found.why), remedy=visible(found.remedy)
         ) from None
@@ -167,7 +198,7 @@ def _judge_path(path: Path) -> None:
         if error.errno in (errno.EACCES, errno.EPERM):
             raise _denied(error) from error
         why = "nothing is there" if error.errno == errno.ENOENT else (error.strerror or "it cannot be looked at")
-        raise Obstacle("missing", why, "start a hub: wakehub up") from error
+        raise Obstacle("missing", why, _START) from error
     if not stat.S_ISSOCK(there.st_mode):
         kind = "a symbolic link" if stat.S_ISLNK(there.st_mode) else "not a socket"
         raise Obstacle("not_a_socket", f"it is {kind}", "move it away; the hub never replaces it")
@@ -204,11 +235,11 @@ def _connect_failure(error: OSError) -> Obstacle:
         )
     match error.errno:
         case errno.ECONNREFUSED:
-            return Obstacle("refused", "no process serves this socket any more", "start a hub: wakehub up")
+            return Obstacle("refused", "no process serves this socket any more", _START)
         case errno.EPERM | errno.EACCES | errno.EAFNOSUPPORT:
             return _denied(error)
         case errno.ENOENT:
-            return Obstacle("missing", "it has just gone", "start a hub: wakehub up")
+            return Obstacle("missing", "it has just gone", _START)
         case errno.EPROTOTYPE:
             return Obstacle("unexpected", "a socket of another type", "look who made it")
         case None:

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from wakehub import files, locks, sockets
+from wakehub.client import advice
 from wakehub.client.home import elsewhere
+from wakehub.client.supervisor import supervisor_of
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity import keys, peercred
@@ -30,7 +32,6 @@ from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
 from wakehub.identity.owner import read_registry, unfinished_mark
 from wakehub.identity.stamps import NS
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES, RESERVED_DESCRIPTORS, WANTED_DESCRIPTORS
-from wakehub.ops.supervisor import supervisor_of
 from wakehub.processes import open_files
 from wakehub.server.listener import connection_ceiling
 from wakehub.visible import visible
@@ -132,11 +133,11 @@ def _places(config: Config) -> Iterator[Finding]:
     for directory in dict.fromkeys((config.hub_socket.parent, config.stats_socket.parent, paths.run)):
         yield from _length(directory)
     for sock in (config.hub_socket, config.stats_socket, paths.publish_socket):
-        yield from _file(sock, "socket", stat.S_ISSOCK, "a socket")
+        yield from _file(sock, "socket", stat.S_IFSOCK)
     locks = [paths.lock(name) for name in ("hub", "publish", "up", "init")]
     record = [paths.record, *(paths.record.with_name(paths.record.name + tail) for tail in ("-wal", "-shm"))]
     for path in (config.owner_pub, paths.owner_key, config.allowlist, paths.audit, *record, *locks):
-        yield from _file(path, "file", stat.S_ISREG, "a regular file")
+        yield from _file(path, "file")
     yield from _agent_files(paths.agents)
 
 
@@ -165,7 +166,7 @@ def _ancestors(path: Path) -> Iterator[Finding]:
     """Above our directory: who could move it away. They could not read it, so this is a note."""
     for above in path.parents:
         if risk := files.risk_above(above):
-            yield Finding("directory", "note", f"{above}, above {path}, {risk}", files.elsewhere())
+            yield Finding("directory", "note", f"{above}, above {path}, {risk}", files.to_guard(above))
 
 
 def _length(directory: Path) -> Iterator[Finding]:
@@ -178,7 +179,7 @@ def _length(directory: Path) -> Iterator[Finding]:
         yield Finding("path length", "ok", f"{directory} has {size} of {MAX_SOCKET_DIRECTORY_BYTES} bytes")
 
 
-def _file(path: Path, check: str, is_kind: Any, kind: str) -> Iterator[Finding]:
+def _file(path: Path, check: str, kind: int = stat.S_IFREG) -> Iterator[Finding]:
     """Nothing when it is absent; a file or socket of ours is exactly 0600."""
     try:
         found = os.lstat(path)
@@ -187,16 +188,8 @@ def _file(path: Path, check: str, is_kind: Any, kind: str) -> Iterator[Finding]:
     except OSError as error:
         yield Finding(check, "fault", f"{path}: {error.strerror}", "allow it in the sandbox, or run as its owner")
         return
-    mode = stat.S_IMODE(found.st_mode)
-    if not is_kind(found.st_mode):
-        link = "a symbolic link, " if stat.S_ISLNK(found.st_mode) else ""
-        yield Finding(check, "fault", f"{path} is {link}not {kind}", "move it away; it is never replaced")
-    elif found.st_uid != os.geteuid():
-        yield Finding(check, "fault", f"{path} belongs to uid {found.st_uid}", "remove it, or run as its owner")
-    elif mode != 0o600:
-        yield Finding(check, "fault", f"{path} has mode {mode:04o}; it must be 0600", f"chmod 600 {path}")
-    else:
-        yield Finding(check, "ok", f"{path} is 0600 and ours")
+    unsafe = files.fault(found, path, kind)
+    yield Finding(check, "ok", f"{path} is 0600 and ours") if unsafe is None else _fault(check, unsafe)
 
 
 def _agent_files(directory: Path) -> Iterator[Finding]:
@@ -205,7 +198,7 @@ def _agent_files(directory: Path) -> Iterator[Finding]:
         names = sorted(os.listdir(directory))
     except OSError:
         return  # said by `_directory`
-    looked = [finding for name in names for finding in _file(directory / name, "key", stat.S_ISREG, "a regular file")]
+    looked = [finding for name in names for finding in _file(directory / name, "key")]
     bad = [finding for finding in looked if finding.level != "ok"]
     if looked and not bad:
         yield Finding("key", "ok", f"{len(looked)} file(s) in {directory}, each 0600 and ours")
@@ -232,7 +225,9 @@ def _admission(config: Config) -> tuple[list[Finding], dict[str, Any]]:
     found = AllowlistFile(config.allowlist, owner).current(now, 0.0)
     if isinstance(found, Unusable):
         level: Level = "fault" if found.label == "unsafe" else "note"
-        about = Finding("allowlist", level, f"{found.label}: {found.detail}; nobody is admitted", _remedy(found.label))
+        about = Finding(
+            "allowlist", level, f"{found.label}: {found.detail}; nobody is admitted", advice.to_sign(config, found)
+        )
         return [verifier, about], nobody | {
             "verifier": "delegation", "allowlist": {"state": found.label, "detail": found.detail}
         }  # fmt: skip
@@ -255,20 +250,6 @@ def _allowlist(found: Allowlist, now_s: float) -> tuple[Finding, dict[str, Any]]
         "verifier": "delegation",
         "allowlist": {"state": "usable", "age_s": age_s, "valid_for_s": found.valid_for_secs, "agents": names},
     }
-
-
-def _remedy(label: str) -> str:
-    match label:
-        case "absent" | "stale":
-            return "the publisher signs it: wakehub up, or wakehub publish"
-        case "future":
-            return "set the clock, then: wakehub publish"
-        case "unreadable":
-            return "allow it in the sandbox, or run as its owner"
-        case "unsafe":
-            return "remove it; the publisher makes it anew"
-        case _:
-            return "remove it; the publisher of this owner makes it anew"
 
 
 def _registry(config: Config) -> tuple[list[Finding], dict[str, Any]]:
@@ -341,7 +322,7 @@ def _running(config: Config) -> tuple[list[Finding], dict[str, Any]]:
         return [Finding("process", "ok", "no hub runs")], {"hub": None, "supervisor": None}
     by = supervisor_of(holder.pid, config.paths)
     detail = f"the hub runs as pid {holder.pid}, supervised by {by or 'nothing known'}"
-    return [Finding("process", "ok", detail)], {"hub": holder.pid, "supervisor": by}
+    return [Finding("process", "ok", detail)], {"hub": holder.pid, "supervisor": by and str(by)}
 
 
 def _fault(check: str, error: WakehubError) -> Finding:

@@ -24,9 +24,9 @@ from typing import Final
 
 import trio
 
-from wakehub.client import diagnosis
+from wakehub.client import advice, diagnosis
 from wakehub.client.connection import HubSession, connect
-from wakehub.client.failures import Failure, HubError
+from wakehub.client.failures import HubError
 from wakehub.client.poke import Answer, Missing, poke
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, Held, WakehubError
@@ -58,7 +58,6 @@ LEGS: Final[tuple[str, ...]] = ("row", "poke", "wake", "hand-off", "acknowledgem
 _TEXT: Final = "wakehub doctor: does a message arrive?"
 _ROOM: Final = "free space on the disk of the state directory, or make it writable"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-_PUBLISHER: Final = "see whether it runs: wakehub up, or wakehub publish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +208,7 @@ class _Traveller:
                 finally:
                     await _depart(session)
         except HubError as error:
-            if error.failure is not Failure.UNAUTHORIZED:
-                raise
-            raise diagnosis.explain(bundle, self._config.allowlist, self._config.owner_pub, time.time()) from error
+            raise diagnosis.explain(error, bundle, self._config, time.time()) from error
 
     async def _bundle(self, patience_s: float) -> Bundle:
         """A bundle that the hub should admit, as far as can be seen, within `patience_s` seconds."""
@@ -219,7 +216,7 @@ class _Traveller:
         while True:
             now_s = time.time()
             bundle = Bundle.make(DOCTOR, self._pair, self._config.hub_id, now_s, ROUND_TRIP_TTL_SECONDS)
-            seen = diagnosis.reason(bundle, self._config.allowlist, self._config.owner_pub, now_s)
+            seen = diagnosis.reason(bundle, self._config, now_s)
             if seen is None:
                 return bundle
             if trio.current_time() >= give_up:
@@ -245,7 +242,7 @@ class _Traveller:
                     await self._woken.wait()
             nursery.cancel_scope.cancel()
         if not _promises_a_wake(answer):
-            raise _not_promised(answer)
+            raise self._not_promised(answer)
         if self._lost is not None:
             raise self._lost
         if not self._woken.is_set():
@@ -254,6 +251,19 @@ class _Traveller:
                 why="the publisher said that the hub took it",
                 remedy="restart hub and publisher; until then messages are read within 60 s, by the backstop",
             )
+
+    def _not_promised(self, answer: Answer | Missing) -> WakehubError:
+        where = self._config.paths
+        if answer is Missing.SILENT:
+            why, remedy = advice.to_answer(where, advice.PUBLISHER)
+            return _Stopped(why, remedy=remedy)
+        if isinstance(answer, Missing):
+            remedy = advice.to_start(where, advice.PUBLISHER) if answer is Missing.ABSENT else advice.SANDBOX
+            return _Stopped(answer.value, remedy=remedy)
+        daemon = advice.PUBLISHER if answer.state == "hub_down" else advice.HUB
+        what = "the publisher has no session with the hub" if answer.state == "hub_down" else "the hub refused the wake"
+        code = f" ({answer.code})" if answer.code else ""
+        return _Stopped(f"{what}{code}", remedy=f"why: {advice.log_of(where, daemon)}")
 
     def _poke(self, row_id: str) -> Answer | Missing:
         ((_, answer),) = poke(self._config.paths.publish_socket, [row_id])
@@ -297,14 +307,6 @@ class _Traveller:
 def _promises_a_wake(answer: Answer | Missing) -> bool:
     """Whether the publisher says that the wake was sent, or only waits for its turn (429)."""
     return isinstance(answer, Answer) and (answer.state == "hinted" or answer.code == ErrorCode.RATE_LIMITED)
-
-
-def _not_promised(answer: Answer | Missing) -> WakehubError:
-    if isinstance(answer, Missing):
-        return _Stopped(answer.value, remedy=_PUBLISHER)
-    if answer.state == "hub_down":
-        return _Stopped("the publisher has no session with the hub", remedy="see the publisher's log for the reason")
-    return _Stopped(f"the hub refused the wake ({answer.code})", remedy="see the hub's log")
 
 
 async def _depart(session: HubSession) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from wakehub.client.presence import Presence, presence
+from wakehub.client.presence import Presence, left_since, presence
 from wakehub.config import Config
 from wakehub.errors import Exit, Unsafe
 from wakehub.identity.addresses import is_reserved
@@ -60,8 +60,8 @@ class Daemon:
 class Box:
     """One name: how it is enrolled, who is there for it, what waits, since when, and how its rows were taken.
 
-    `name` may be a namespace that somebody holds. `waiting_ms` is when the oldest row that waits was stored or, if
-    that was later, when the listener that is there began: what it can be blamed for. Milliseconds since the epoch.
+    `name` may be a namespace that somebody holds. `waiting_ms` is since when the listener that is there leaves the
+    oldest row (`left_since`; milliseconds since the epoch).
     """
 
     name: str
@@ -166,8 +166,8 @@ def survey(config: Config) -> Status:
 
 def daemons(config: Config) -> tuple[Daemon, Daemon]:
     """The hub and the publisher, each asked for an answer."""
-    hub = health.check(config.hub_socket, config.hub_id)
-    publisher = health.check_publisher(config.paths.publish_socket)
+    hub = health.check_hub(config)
+    publisher = health.check_publisher(config)
     return _daemon("hub", hub, _pid(config, "hub")), _daemon("publisher", publisher, _pid(config, "publish"))
 
 
@@ -220,7 +220,7 @@ def _box(inbox: Inbox, name: str, how: str, waiting: BoxCount | None, activity: 
     there = presence(inbox.leases, name, now)
     waiting_ms = None
     if waiting is not None and (oldest := inbox.unread(name, limit=1)):
-        waiting_ms = max(oldest[0].stored_ms, there.listener.since_ms if there.listener else 0)
+        waiting_ms = left_since(inbox, oldest[0], there, now)
     return Box(name, how, there, waiting, waiting_ms, activity or Activity(name, None, None, {}))
 
 

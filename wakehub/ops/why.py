@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wakehub import files
-from wakehub.client.presence import Presence, presence
+from wakehub.client.presence import Presence, left_since, presence
 from wakehub.config import Config
 from wakehub.errors import BadData, ErrorCode, Unsafe
 from wakehub.identity.registry import Registry
@@ -253,6 +253,8 @@ class _Next:
         assert listener is not None
         waited_ms = self._now.ms - max(self._row.stored_ms, listener.since_ms)
         if waited_ms > OVERDUE_SECONDS * 1000:
+            if left_since(self._inbox, self._row, self._there, self._now) is None:
+                return f"{self._listener()} hands it over once the agent of {self._row.recipient} is there; start that"
             return (
                 f"{self._listener()} should have taken it long ago; see whether it or its reader hangs, and restart it"
             )

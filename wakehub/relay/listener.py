@@ -24,7 +24,7 @@ import trio
 
 from wakehub.client.credentials import Credentials
 from wakehub.client.doorbell import Doorbell, Reason
-from wakehub.client.subscriber import Place, Subscriber
+from wakehub.client.subscriber import Subscriber
 from wakehub.config import Config
 from wakehub.errors import Exit, Held, WakehubError
 from wakehub.identity.addresses import check_address
@@ -234,9 +234,8 @@ class Listener:
 
     def _subscribe(self, nursery: trio.Nursery) -> None:
         task = self._task
-        place = Place(task.config.hub_socket, task.config.allowlist, task.config.owner_pub)
         subscriber = Subscriber(
-            place,
+            task.config,
             task.credentials,
             self._bell,
             still_ours=self._is_ours,

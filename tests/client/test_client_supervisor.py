@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from wakehub.client.supervisor import launchd_job, supervisor_of, unit_in
 from wakehub.locks import Lock
-from wakehub.ops.supervisor import launchd_job, supervisor_of, unit_in
 from wakehub.paths import Paths, choose
 
 LISTING = "PID\tStatus\tLabel\n-\t0\tcom.apple.x\n4711\t0\tdev.wakehub.serve\n471\t-9\tdev.wakehub.publish\n"
 
 
 @pytest.fixture
-def paths(short: Path) -> Paths:
-    paths = choose({"WAKEHUB_HOME": str(short)})
+def paths(run_directory: Path) -> Paths:
+    paths = choose({"WAKEHUB_HOME": str(run_directory)})
     paths.state.mkdir(mode=0o700)
     return paths
 
@@ -32,7 +32,8 @@ def paths(short: Path) -> Paths:
     ],
 )
 def test_the_unit_is_read_from_the_control_group(groups, unit):
-    assert unit_in(groups) == unit
+    found = unit_in(groups)
+    assert (found and found.name) == unit
 
 
 @pytest.mark.parametrize(("pid", "job"), [(4711, "dev.wakehub.serve"), (471, "dev.wakehub.publish"), (0, None)])
@@ -48,9 +49,9 @@ def test_a_listing_that_says_nothing(listing):
 def test_up_supervises_its_children_and_nobody_elses(paths):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     with Lock.acquire(paths.lock("up"), what="up"):
-        assert supervisor_of(child.pid, paths) == f"wakehub up, pid {os.getpid()}"
+        assert str(supervisor_of(child.pid, paths)) == f"wakehub up, pid {os.getpid()}"
         stranger = os.getppid()
-        assert "up" not in (supervisor_of(stranger, paths) or "")
+        assert "up" not in str(supervisor_of(stranger, paths))
     child.communicate(b"\n")
 
 
