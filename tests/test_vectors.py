@@ -7,6 +7,7 @@ place where the two meet. What decodes is also encoded again, and must give the 
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -89,8 +90,27 @@ def test_the_readme_states_the_counts() -> None:
         )
 
 
+def check(vectors: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, vectors / "generate.py", "--check"]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+
 def test_the_files_are_what_the_generator_makes() -> None:
-    subprocess.run([sys.executable, VECTORS / "generate.py", "--check"], check=True, timeout=60)
+    found = check(VECTORS)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == f"{len(COUNTS)} files with {sum(COUNTS.values())} vectors are what the generator makes\n"
+
+
+def test_a_file_that_the_generator_does_not_make_is_found(tmp_path: Path) -> None:
+    shutil.copytree(VECTORS, tmp_path / "vectors", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "vectors" / "more.json").write_text("[]")
+    (tmp_path / "vectors" / "topics.json").unlink()
+    found = check(tmp_path / "vectors")
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.splitlines() == [
+        "topics.json is not what the generator makes; run python vectors/generate.py",
+        "more.json is made by no part of the generator; remove it",
+    ]
 
 
 @pytest.mark.parametrize("program", [VECTORS / "generate.py", Path(__file__).with_name("independent_client.py")])

@@ -1865,7 +1865,13 @@ def main(arguments: Sequence[str]) -> int:
         wrong = differing(texts)
         for path in wrong:
             print(f"{path.name} is not what the generator makes; run python vectors/generate.py", file=sys.stderr)
-        return 1 if wrong else 0
+        extra = sorted(set(HERE.glob("*.json")) - {path for path, _ in texts})
+        for path in extra:
+            print(f"{path.name} is made by no part of the generator; remove it", file=sys.stderr)
+        if not wrong and not extra:
+            count = sum(len(collector.vectors) for collector in collectors)
+            print(f"{len(texts)} files with {count} vectors are what the generator makes")
+        return 1 if wrong or extra else 0
     for path, text in texts:
         path.write_text(text, encoding="utf-8")
     for collector in collectors:

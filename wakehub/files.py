@@ -187,15 +187,51 @@ class Stamp:
         return cls(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
+class Spare:
+    """A descriptor kept in reserve for a file that must be read even when there is none left (EMFILE, ENFILE).
+
+    Whoever takes all descriptors of a process or of the machine must not decide what it can judge. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self.keep()
+
+    def keep(self) -> None:
+        """Take the descriptor, if one is to be had."""
+        if self._fd < 0:
+            with contextlib.suppress(OSError):
+                self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open(self, path: Path) -> int:
+        """`os.open` of `path` for reading, on the spare descriptor when no other is left."""
+        try:
+            return os.open(path, _READ)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or self._fd < 0:
+                raise
+        self.drop()
+        return os.open(path, _READ)
+
+    def drop(self) -> None:
+        """Give the descriptor up."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.drop()
+
+
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[tuple[int, Stamp]]:
+def opened(path: Path, spare: Spare | None = None) -> Iterator[tuple[int, Stamp]]:
     """Open an existing file of ours for reading and check the descriptor: regular, own uid, exactly 0600.
 
-    Yields the descriptor and its `Stamp`. Raises `Unsafe` when a check fails, `FileNotFoundError` when it is absent,
-    `PermissionError` when it cannot be opened.
+    Yields the descriptor and its `Stamp`. With a `spare`, also when no other descriptor is left. Raises `Unsafe` when a
+    check fails, `FileNotFoundError` when it is absent, `PermissionError` when it cannot be opened.
     """
     try:
-        fd = os.open(path, _READ)
+        fd = os.open(path, _READ) if spare is None else spare.open(path)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENOTDIR):
             raise _not_a_file(path, error) from error
@@ -204,6 +240,8 @@ def opened(path: Path) -> Iterator[tuple[int, Stamp]]:
         yield fd, checked(fd, path)
     finally:
         os.close(fd)
+        if spare is not None:
+            spare.keep()
 
 
 def read_owned(path: Path, limit: int) -> bytes:

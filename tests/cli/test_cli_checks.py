@@ -3,9 +3,10 @@
 import json
 
 from daemon_process import until
+from open_metrics import parse
 
 from wakehub.errors import Exit
-from wakehub.ops import health, posture
+from wakehub.ops import health, metrics, posture
 
 
 def test_health_without_a_hub(wakehub):
@@ -78,3 +79,19 @@ def test_metrics_without_a_hub(wakehub):
     found = wakehub("metrics")
     assert found.status == Exit.UNAVAILABLE
     assert "systemctl --user start wakehub.service" in found.err
+
+
+def test_metrics_as_json(process, up):
+    found = process("metrics", "--json")
+    assert found.status == 0
+    told = json.loads(found.out)
+    assert tuple(told) == metrics.JSON_KEYS
+    assert {"name": "wakehub_recipients", "labels": {}, "value": 1} in told["samples"]
+    families = parse(process("metrics").out)
+    assert len(told["samples"]) == sum(len(family.samples) for family in families.values())
+
+
+def test_a_repair_takes_no_flag_of_the_diagnosis(wakehub):
+    found = wakehub("doctor", "--repair", "--fail-on-warn")
+    assert found.status == Exit.USAGE
+    assert "--fail-on-warn" in found.err

@@ -163,6 +163,7 @@ def test_send_without_a_publisher_is_stored_and_says_so(wakehub, home):
         rf"stored {ID} · {HELLO} · [\d.]+ ms\nnot hinted: publisher not running; read within 60 s by the backstop\n",
         found.out,
     )
+    assert "next: wakehub publish\n" in found.err, "a unit is installed for the hub of this home"
 
 
 def test_send_and_listen_with_everything_running(process, up):

@@ -133,7 +133,7 @@ def test_an_installed_unit_is_what_starts_it(config: Config, file: str, daemon: 
     path.parent.mkdir(parents=True)
     path.write_text(str(config.paths.state))
     assert advice.to_start(config.paths, daemon, environ(config)) == command
-    assert advice.to_start(config.paths, daemon.other, environ(config)) == "wakehub up", "that one has none"
+    assert advice.to_start(config.paths, daemon.other, environ(config)) == daemon.other.command, "that has none"
 
 
 def test_a_home_where_nothing_was_ever_set_up(run_directory: Path) -> None:

@@ -108,7 +108,8 @@ def test_without_a_publisher_it_says_what_happens_instead(world: World) -> None:
     sent = world.send()
     assert sent.exit is Exit.DONE
     assert world.states() == [State.STORED, State.NOT_HINTED]
-    assert world.told[-1].detail == "publisher not running; read within 60 s by the backstop"
+    assert world.told[-2].detail == "publisher not running; read within 60 s by the backstop"
+    assert world.told[-1].detail.startswith(f"next: wait: wakehub up, pid {os.getpid()}, starts the publisher again")
 
 
 @pytest.mark.parametrize(
@@ -228,9 +229,11 @@ def test_a_hub_that_is_there_and_mute_is_not_called_down(world: World) -> None:
         with publisher(world.socket, lambda ids, connection: answer(connection, ids[0], "hub_down")):
             world.send()
     pid = os.getpid()
-    assert (
-        world.told[-1].detail == f"the hub, pid {pid}, does not answer the publisher; read within 60 s by the backstop"
-    )
+    why = f"the hub, pid {pid}, does not answer the publisher"
+    assert [each.detail for each in world.told[-2:]] == [
+        f"{why}; read within 60 s by the backstop",
+        "next: wakehub doctor",
+    ]
 
 
 @pytest.mark.parametrize("to", ["../x", "a b", "", "/", "acme//x/", "é"])

@@ -1,8 +1,10 @@
 """The signed allowlist (awh1.md §4.3): what is refused, in what order, and when it is read again."""
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -410,6 +412,44 @@ def test_what_cannot_be_opened_is_unreadable(world: World) -> None:
     assert label(world) == "unreadable"
 
 
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """As if every descriptor of this process were taken by something else: the next number is over the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull, "rb") as lowest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno(), hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_hub_judges_on_when_no_descriptor_is_left(world: World) -> None:
+    """F59: whoever takes the descriptors would close every session, since the allowlist could not be opened."""
+    spare = AllowlistFile(world.path, world.file.owner_public, files.Spare())
+    with no_descriptor_left():
+        assert label(world) == "unreadable"
+        for mono_s in range(10):
+            assert isinstance(spare.current(NOW, mono_s), Allowlist)
+        world.path.chmod(0o644)
+        assert isinstance(found := spare.current(NOW, 10), Unusable)
+        assert found.label == "unsafe", "no check is weaker for it"
+        world.path.unlink()
+        assert isinstance(found := spare.current(NOW, 11), Unusable)
+        assert found.label == "absent"
+
+
+def test_a_spare_descriptor_that_was_lost_is_taken_again(world: World) -> None:
+    spare = files.Spare()
+    spare.drop()
+    file = AllowlistFile(world.path, world.file.owner_public, spare)
+    assert isinstance(file.current(NOW, 0), Allowlist)
+    with no_descriptor_left():
+        assert isinstance(file.current(NOW, 5), Allowlist)
+
+
 class Counted:
     """How often the file was opened, and how often its bytes were parsed."""
 
@@ -417,9 +457,9 @@ class Counted:
         self.opened = self.parsed = 0
         real_opened, real_parse = files.opened, allowlist.parse
 
-        def counting_opened(path: Path) -> Any:
+        def counting_opened(path: Path, spare: files.Spare | None) -> Any:
             self.opened += 1
-            return real_opened(path)
+            return real_opened(path, spare)
 
         def counting_parse(data: bytes, public: bytes) -> Allowlist:
             self.parsed += 1

@@ -5,13 +5,14 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import trio
-from daemon_process import Daemon, is_alive, until
+from daemon_process import Daemon, environment, is_alive, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from wakehub.client.home import ensure_home
@@ -126,6 +127,23 @@ def test_a_missing_owner_key_is_final_and_named(short: Path, config: Config) -> 
         assert up.ends() == 77
         assert str(config.paths.owner_key) in "\n".join(up.lines)
         assert any("publisher: ended with 77, which is final" in line for line in up.lines)
+
+
+def test_a_damaged_record_is_final_and_the_remedy_mends_it(short: Path, config: Config) -> None:
+    """F68: started again and again, the publisher would keep the repair out for ever."""
+    ensure_home(config)
+    SqliteInbox.open(config.paths.record).close()
+    config.paths.record.write_bytes(b"x" * 8192)
+    with Daemon(short, "up") as up:
+        assert up.ends() == 78
+        said = "\n".join(up.lines)
+        assert "is damaged" in said
+        assert "next: run wakehub doctor --repair" in said
+        assert any("publisher: ended with 78, which is final" in line for line in up.lines)
+    repair = [sys.executable, "-m", "wakehub", "doctor", "--repair"]
+    subprocess.run(repair, env=environment(short), capture_output=True, check=False)
+    with Daemon(short, "up") as up:
+        up.says("ready: the hub answers")
 
 
 def test_that_nobody_reads_its_output_any_more_does_not_end_it(up: Daemon, config: Config) -> None:

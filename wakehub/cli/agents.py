@@ -82,6 +82,7 @@ def add(commands: Commands) -> None:
 
 
 def run_init(args: argparse.Namespace) -> int:
+    from wakehub.client import advice
     from wakehub.client.home import elsewhere, ensure_home
 
     config = instance(args)
@@ -102,7 +103,9 @@ def run_init(args: argparse.Namespace) -> int:
         output.say(f"already set up: {visible(where['config'])}")
     if said := elsewhere(config):
         output.say(visible(f"note: {said}"))
-    output.say("next: wakehub up")
+    if not all(daemon.holder(config.paths) for daemon in (advice.HUB, advice.PUBLISHER)):
+        absent = advice.HUB if advice.PUBLISHER.holder(config.paths) else advice.PUBLISHER
+        output.say(f"next: {visible(advice.to_start(config.paths, absent))}")
     return Exit.DONE
 
 

@@ -45,14 +45,16 @@ def add(commands: Commands) -> None:
         json_keys="healthy, version, round_trip (legs, stopped_at, why, remedy, arrived), checks (check, mark, detail, "
         "remedy, basis); --repair: damage, kept_as, kept, unread, lost, lost_ended, unverified, signatures",
     )
-    doctor.add_argument("--repair", action="store_true", help="save what can be read of a damaged record")
-    doctor.add_argument("--fail-on-warn", action="store_true", help="exit 1 for what is only worth a look, too")
+    how = doctor.add_mutually_exclusive_group()
+    how.add_argument("--repair", action="store_true", help="save what can be read of a damaged record")
+    how.add_argument("--fail-on-warn", action="store_true", help="exit 1 for what is only worth a look, too")
     metrics = commands.add(
         "metrics",
         "print the running hub's counters",
         run_metrics,
-        examples=("wakehub metrics", "wakehub metrics | grep wakes_routed"),
+        examples=("wakehub metrics", "wakehub metrics | grep wakes_routed", "wakehub metrics --json"),
         details="OpenMetrics text. Exit: 0, or 69 when no hub answers on the stats socket.",
+        json_keys="samples (name, labels, value)",
     )
     metrics.add_argument("--stats-socket", type=words.path, metavar="PATH", help="where the hub serves them")
 
@@ -104,7 +106,11 @@ def run_health(args: argparse.Namespace) -> int:
 
 
 def run_metrics(args: argparse.Namespace) -> int:
-    from wakehub.ops import health
+    from wakehub.ops import health, metrics
 
-    output.say(health.read_metrics(instance(args)), end="")
+    text = health.read_metrics(instance(args))
+    if args.json:
+        output.say_json(metrics.to_json(text))
+    else:
+        output.say(text, end="")
     return 0

@@ -7,7 +7,7 @@ refuses (75) to run beside another `up`, and its children end where a hub or a p
 |---|---|
 | its process lives | it binds the socket again by itself within 15 s; if not, start it anew |
 | `wakehub up` lives | that starts it again within 10 s, and says why it ended; stopped itself, it must go on first |
-| a unit or job of this instance is installed | start that |
+| a unit or job of this instance is installed | start that; its own command, if there is one for the other alone |
 | the other one lives alone | `wakehub serve` or `wakehub publish` |
 | nothing lives | `wakehub up` |
 
@@ -73,8 +73,9 @@ def to_start(where: Paths, daemon: Daemon, environ: Mapping[str, str] = os.envir
             f"why it ended: {log_of(where, daemon)}"
         )
     units = {is_publishers(file.name): file for file in installed_units(where, environ)}
-    if (unit := units.get(daemon is PUBLISHER)) is not None:
-        return start_of(unit)
+    if units:
+        unit = units.get(daemon is PUBLISHER)
+        return start_of(unit) if unit is not None else daemon.command
     if daemon.other.holder(where) is not None:
         return f"{daemon.command} (the {daemon.other.name} runs alone)"
     if environ.get("WAKEHUB_HOME") and not os.path.lexists(where.config_file):

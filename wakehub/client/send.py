@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from wakehub.client import background, spool
+from wakehub.client import advice, background, spool
 from wakehub.client import names as own_names
 from wakehub.client.credentials import obtain
 from wakehub.client.home import AgentKey, enrolled, ensure_home
@@ -36,7 +36,7 @@ from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import BYTES, TEXT, EventKind, Guard, Inbox, NewRow, RecordUnwritable, Row
 from wakehub.limits import MAIL_WAITS_AFTER_SECONDS, MAX_BACKSTOP_SECONDS, RECORD_WATCH_MS
-from wakehub.locks import live_holder
+from wakehub.processes import is_stopped
 from wakehub.visible import visible
 
 _BACKSTOP: Final = f"read within {MAX_BACKSTOP_SECONDS} s by the backstop"
@@ -279,13 +279,16 @@ def _hint(
         receipts.note(f"fyi wakes nobody; {_BACKSTOP}")
         return
     recipients = {row.id: row.recipient for row in rows}
+    next_steps: dict[str, None] = {}
     for row_id, outcome in _poked(config, list(recipients), receipts, environ):
-        if isinstance(outcome, Answer):
-            receipts.say(*_answered(config, outcome, recipients[row_id]))
-        else:
-            socket = visible(str(config.paths.publish_socket))
-            allow = f"; allow it Unix socket {socket}" if outcome is Missing.DENIED else ""
-            receipts.say(State.NOT_HINTED, row_id, f"{outcome.value}{allow}; {_BACKSTOP}")
+        if isinstance(outcome, Answer) and outcome.state != "hub_down":
+            receipts.say(*_answered(outcome, recipients[row_id]))
+            continue
+        why, remedy = _unanswered(config, outcome, environ)
+        receipts.say(State.NOT_HINTED, row_id, f"{why}; {_BACKSTOP}")
+        next_steps[remedy] = None
+    for remedy in next_steps:
+        receipts.note(f"next: {remedy}")
 
 
 def _poked(
@@ -299,21 +302,31 @@ def _poked(
     return itertools.chain([first], outcomes)
 
 
-def _answered(config: Config, answer: Answer, recipient: str) -> tuple[State, str, str]:
+def _answered(answer: Answer, recipient: str) -> tuple[State, str, str]:
     if answer.state == "hinted":
         return State.HINTED, answer.row_id, ""
-    if answer.state == "hub_down":
-        return State.NOT_HINTED, answer.row_id, f"{_why_down(config)}; {_BACKSTOP}"
     if answer.code == ErrorCode.UNKNOWN:
         absent = f"{visible(recipient)} has not connected since the hub started; read when it listens"
         return State.NOT_HINTED, answer.row_id, absent
     return State.HINT_REFUSED, answer.row_id, f"{answer.code}; {_BACKSTOP}"
 
 
-def _why_down(config: Config) -> str:
-    """What is known of a hub with which the publisher has no session: down, or there and mute."""
-    holder = live_holder(config.paths.lock("hub"))
-    return f"the hub, pid {holder.pid}, does not answer the publisher" if holder else "the hub is down"
+def _unanswered(config: Config, outcome: Answer | Missing, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Why nobody was woken, and what to do about the publisher, or the hub with which it has no session."""
+    match outcome:
+        case Missing.ABSENT:
+            return outcome.value, advice.to_start(config.paths, advice.PUBLISHER, environ)
+        case Missing.SILENT:
+            return advice.to_answer(config.paths, advice.PUBLISHER)
+        case Missing.DENIED:
+            return outcome.value, f"allow it Unix socket {visible(str(config.paths.publish_socket))}"
+        case Missing.GARBLED:
+            return outcome.value, "wakehub doctor"
+    holder = advice.HUB.holder(config.paths)
+    if holder is None:
+        return "the hub is down", advice.to_start(config.paths, advice.HUB, environ)
+    remedy = advice.to_answer(config.paths, advice.HUB)[1] if is_stopped(holder.pid) else "wakehub doctor"
+    return f"the hub, pid {holder.pid}, does not answer the publisher", remedy
 
 
 # --- waiting ---

@@ -220,11 +220,15 @@ def _revoked(value: object) -> bytes:
 
 
 class AllowlistFile:
-    """The allowlist at `path`, signed by `owner_public` (32 bytes), as it is on disk now."""
+    """The allowlist at `path`, signed by `owner_public` (32 bytes), as it is on disk now.
 
-    def __init__(self, path: Path, owner_public: bytes) -> None:
+    A hub gives a `spare` descriptor: for want of one it would find the file unreadable, and close every session.
+    """
+
+    def __init__(self, path: Path, owner_public: bytes, spare: files.Spare | None = None) -> None:
         self.path = path
         self.owner_public = owner_public
+        self._spare = spare
         self._stamp: files.Stamp | None = None
         self._read_at = 0.0
         self._data: bytes | None = None
@@ -233,7 +237,7 @@ class AllowlistFile:
     def current(self, now_s: float, mono_s: float) -> Allowlist | Unusable:
         """The allowlist if it can be used at `now_s` (wall clock); `mono_s` is the monotonic clock, for the reuse."""
         try:
-            with files.opened(self.path) as (fd, stamp):
+            with files.opened(self.path, self._spare) as (fd, stamp):
                 if stamp != self._stamp or not 0 <= mono_s - self._read_at < ALLOWLIST_CACHE_SECONDS:
                     self._load(files.read_all(fd, stamp, self.path, MAX_ALLOWLIST_BYTES))
                     self._stamp, self._read_at = stamp, mono_s

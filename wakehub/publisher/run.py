@@ -29,7 +29,7 @@ from wakehub.identity.owner import load_owner, read_registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, Inbox
+from wakehub.inbox.store import Guard, Inbox, RecordDamaged
 from wakehub.limits import FRAME_BURST, FRAME_RATE_PER_SECOND, SOCKET_CHECK_SECONDS
 from wakehub.locks import Lock
 from wakehub.publisher.allowlist import Keeper, Signer
@@ -47,8 +47,17 @@ def run(config: Config) -> int:
     """Run the publisher until a signal; makes the instance if there is none at all.
 
     Raises `Held` (75) with the holder's pid, `Unsafe` (77) when the owner key is missing or cannot be used,
-    `Misconfigured` (78), `CannotCreate` (73), and what opening the record raises.
+    `Misconfigured` (78), `CannotCreate` (73), and what opening the record raises; a damaged one is 78 here: it does not
+    go away by itself, and a supervisor that starts this again and again keeps `doctor --repair` out.
     """
+    try:
+        return _run(config)
+    except RecordDamaged as damaged:
+        damaged.exit = Exit.CONFIG
+        raise
+
+
+def _run(config: Config) -> int:
     os.umask(0o077)
     logger = log.configure("publisher")
     for line in ensure_home(config):

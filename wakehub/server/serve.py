@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from wakehub import __version__, log
+from wakehub import __version__, files, log
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, Unsafe, WakehubError
 from wakehub.hub.delivery import Entry
@@ -369,4 +369,4 @@ def find_verifier(config: Config) -> HelloVerifier | None:
             why=error.strerror or "",
             remedy="make it readable for its owner, or allow this path in the sandbox",
         ) from error
-    return DelegationVerifier(config.hub_id, AllowlistFile(config.allowlist, owner))
+    return DelegationVerifier(config.hub_id, AllowlistFile(config.allowlist, owner, files.Spare()))

@@ -1,6 +1,5 @@
 """The processes: which version, who starts them again, how near their limits they are (faults F59, F66)."""
 
-import re
 from typing import Final
 
 from wakehub import __version__
@@ -8,18 +7,19 @@ from wakehub.client import advice
 from wakehub.client.supervisor import supervisor_of
 from wakehub.errors import Unavailable
 from wakehub.limits import NEARLY_FULL_PERCENT
+from wakehub.ops import metrics
 from wakehub.ops.doctor.case import Case
 from wakehub.ops.doctor.report import Line, Mark
 from wakehub.processes import open_files
 
-_SAMPLE: Final = re.compile(r"wakehub_(\w+) ([0-9]+)")
-_VERSION: Final = re.compile(r'wakehub_build_info\{version="([^"]*)"\}')
+_CONNECTIONS: Final = "wakehub_connections"
+_CEILING: Final = "wakehub_connection_ceiling"
 
 
 def versions(case: Case) -> Line:
     running = {what: holder.version or "unknown" for what, holder in case.daemons().items()}
-    if isinstance(case.metrics, str) and (told := _VERSION.search(case.metrics)):
-        running["hub"] = told[1]
+    for sample in metrics.samples(case.metrics) if isinstance(case.metrics, str) else ():
+        running["hub"] = sample.labels.get("version", running.get("hub", "unknown"))
     if not running:
         return Line("version", "ok", f"{__version__} is installed, nothing runs", basis="configured")
     other = [f"{what} runs {version}" for what, version in running.items() if version != __version__]
@@ -53,11 +53,11 @@ def limits(case: Case) -> Line:
     if isinstance(case.metrics, Unavailable):
         line = Line("limits", "warning", f"{case.metrics.what}: {case.metrics.why}", case.metrics.remedy)
         return line if case.hub.state == "answers" else line.not_checked("see hub")
-    samples = {name: int(value) for name, value in _SAMPLE.findall(case.metrics)}
-    if not {"connections", "connection_ceiling"} <= samples.keys():
+    counted = {sample.name: int(sample.value) for sample in metrics.samples(case.metrics)}
+    if not {_CONNECTIONS, _CEILING} <= counted.keys():
         what = "the hub does not tell how many connections it has"
         return Line("limits", "warning", what, advice.to_restart(case.paths, advice.HUB))
-    connections, ceiling = samples["connections"], samples["connection_ceiling"]
+    connections, ceiling = counted[_CONNECTIONS], counted[_CEILING]
     uses = [(connections, ceiling, "connections")]
     hub = case.daemons().get("hub")
     if hub is not None and (budget := open_files(hub.pid)) is not None:
