@@ -319,7 +319,8 @@ def _unanswered(config: Config, outcome: Answer | Missing, environ: Mapping[str,
         case Missing.SILENT:
             return advice.to_answer(config.paths, advice.PUBLISHER)
         case Missing.DENIED:
-            return outcome.value, f"allow it Unix socket {visible(str(config.paths.publish_socket))}"
+            allow = f"allow it Unix socket {visible(str(config.paths.publish_socket))}"
+            return f"{outcome.value}; {allow}", allow
         case Missing.GARBLED:
             return outcome.value, "wakehub doctor"
     holder = advice.HUB.holder(config.paths)
