@@ -290,11 +290,16 @@ class Draft:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(self._name, flags, 0o600, dir_fd=where)
 
-    def rename(self, name: str) -> None:
-        """Sync it and put it at `name` in its directory, in the place of what is there."""
-        os.fsync(self.fd)
+    def rename(self, name: str, *, lasting: bool = True) -> None:
+        """Sync it and put it at `name` in its directory, in the place of what is there.
+
+        What need not survive the machine's crash is not synced: `lasting` False.
+        """
+        if lasting:
+            os.fsync(self.fd)
         os.rename(self._name, name, src_dir_fd=self._where, dst_dir_fd=self._where)
-        os.fsync(self._where)
+        if lasting:
+            os.fsync(self._where)
 
     def link(self, name: str) -> None:
         """The same where nothing is there yet; else raises `FileExistsError`."""

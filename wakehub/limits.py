@@ -217,6 +217,33 @@ TOP_ASK_SECONDS: Final = 5
 LEFTOVER_AFTER_SECONDS: Final = 60
 NEARLY_FULL_PERCENT: Final = 80
 
+# --- the NDJSON mesh (intercom.md) ---
+MAX_MESH_LINE_BYTES: Final = 1024 * 1024
+MAX_MESH_DEPTH: Final = 64
+MAX_MESH_QUEUED_LINES: Final = 256
+MAX_MESH_QUEUED_BYTES: Final = 1024 * 1024
+MESH_WELCOME_MS: Final = 2_000
+MESH_STOP_MS: Final = 2_000
+MESH_PATH_CHECK_SECONDS: Final = 1
+MESH_IDLE_SECONDS: Final = 900
+MESH_COMPACT_BYTES: Final = 1024 * 1024
+
+# --- ours: the NDJSON mesh ---
+MAX_MESH_MESSAGE_ID: Final = 128
+MAX_MESH_PEERS_BYTES: Final = 1024 * 1024
+MAX_MESH_OFFSET_BYTES: Final = 64 * 1024
+MAX_MESH_CONNECTIONS: Final = 1_024
+MAX_MESH_EGRESS_BYTES: Final = 64 * 1024 * 1024
+MESH_LOCK_MS: Final = 1_000
+MESH_LOCK_POLL_MS: Final = 5
+MESH_FLUSH_MS: Final = 500
+MESH_HEARTBEAT_SECONDS: Final = 5
+MESH_START_SECONDS: Final = 10
+MESH_BACKSTOP_SECONDS: Final = 1
+MESH_SEEN: Final = 128
+MESH_HEAD_BYTES: Final = 256
+MESH_BATCH_LINES: Final = 256
+
 # --- ours: trying another hub's conformance ---
 CONFORMANCE_CASE_SECONDS: Final = 15
 CONFORMANCE_PATIENCE_SECONDS: Final = 5
@@ -265,6 +292,13 @@ assert PUBLISHER_TICK_MS * 2 <= 1_000
 assert POKE_ANSWER_MARGIN_MS < POKE_DEADLINE_MS
 # The longest poke: 256 quoted ids of 28 characters with their commas, and the rest of the object.
 assert MAX_POKE_IDS * (28 + 3) + 256 <= MAX_POKE_LINE_BYTES
+
+# Whoever waits for a lock, and then for the last lines to leave, still ends in time when told to.
+assert MESH_LOCK_MS + MESH_FLUSH_MS < MESH_STOP_MS
+# The longest line fits an empty queue, and a hub that was killed is back before a listener's backstop ends twice.
+assert MAX_MESH_LINE_BYTES <= MAX_MESH_QUEUED_BYTES < MAX_MESH_EGRESS_BYTES
+# The window of what was read, 16 hexadecimal digits each, fits the file of the offset.
+assert MESH_SEEN * (16 + 4) + 4_096 <= MAX_MESH_OFFSET_BYTES
 
 # A case may await one answer, and the end of a handshake that nobody goes on with.
 assert CONFORMANCE_PATIENCE_SECONDS < CONFORMANCE_CASE_SECONDS

@@ -16,7 +16,7 @@ def parse(data: bytes | str, required: Set[str], optional: Set[str] = frozenset(
     """The one object in `data`, holding all `required` keys and else only `optional` ones."""
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_float=_refused, parse_constant=_refused)
+        found = json.loads(text, object_pairs_hook=unique, parse_float=_refused, parse_constant=_refused)
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
     return fields(found, required, optional)
@@ -75,7 +75,8 @@ def _typed(found: dict[str, Any], key: str, kind: type) -> Any:
 _KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An `object_pairs_hook` that refuses a key which appears twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]

@@ -1,0 +1,322 @@
+"""One session's inbox: the truth of the mesh, of which a live line is only a copy (intercom.md §3, §4).
+
+    inbox_<id>.ndjson        lines, appended by whoever sends; only what ends in a newline is there
+    offset_<id>.json         how far the session has read; keys that others put there are kept
+    offset_<id>@<name>.json  the same for a second reader with a place of its own
+    inbox_<id>.bad           lines that were no envelope, kept aside
+    offset_<id>.lock         held by a reader from its reading until its offset stands
+
+Two locks, because they are held for different times. The inbox's own is held only while bytes move, so that no slow
+reader keeps a sender out; a reader's is held while what was read is handed over, so that no two readers take the same
+mail. Whoever needs both takes the reader's first.
+
+An offset is a place in a file that anybody may truncate. It is kept with the first bytes' digest (`head`): where that
+no longer fits, the file was begun anew and is read from its start. An offset beyond the end, or inside a line, goes
+back to the start of a line: what was read twice then is known by its digest (`seen`), what was passed over is lost.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from wakehub import files
+from wakehub.errors import CannotCreate
+from wakehub.intercom import ndjson
+from wakehub.intercom.channels import Channel, locked
+from wakehub.intercom.ndjson import Envelope
+from wakehub.limits import (
+    COPY_BYTES,
+    MAX_MESH_LINE_BYTES,
+    MAX_MESH_OFFSET_BYTES,
+    MESH_BATCH_LINES,
+    MESH_COMPACT_BYTES,
+    MESH_HEAD_BYTES,
+    MESH_LOCK_MS,
+    MESH_SEEN,
+)
+
+_APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
+_OWN_KEYS: Final = frozenset({"offset", "updated_at", "head", "seen"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a reader came: `offset` in bytes, the digest of the file's head, and those of the last envelopes."""
+
+    offset: int = 0
+    head: str = ""
+    seen: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Batch:
+    """What was read at once: the envelopes in order; how many lines were bad, and how many were there twice."""
+
+    envelopes: list[Envelope] = field(default_factory=list)
+    bad: int = 0
+    doubled: int = 0
+    start: int = 0
+    end: int = 0
+    is_last: bool = True
+    """Nothing whole was behind it."""
+    _spoiled: list[tuple[int, int]] = field(default_factory=list)
+    _seen: tuple[str, ...] = ()
+
+
+class Inbox:
+    """The inbox of `session` in an open channel, read as `reader` (empty: the session itself).
+
+    Every method blocks, at most `patience_ms` for each lock. Raises `Refusal` (INVALID_SESSION) for an id that is
+    none, before any file is touched (F43).
+    """
+
+    def __init__(self, channel: Channel, session: str, reader: str = "", *, patience_ms: int = MESH_LOCK_MS) -> None:
+        ndjson.check_session(session)
+        if reader:
+            ndjson.check_session(reader)
+        self.session = session
+        self._channel = channel
+        self._patience_ms = patience_ms
+        self._name = f"inbox_{session}.ndjson"
+        self._stem = f"offset_{session}@{reader}" if reader else f"offset_{session}"
+        self._offset_name = f"{self._stem}.json"
+
+    # --- writing ---
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Append whole lines, each with its newline, in one write: all of them or none.
+
+        Raises `WakehubError` when that cannot be (disk full, lock not released in time, no file of ours); nothing
+        half-written is left then.
+        """
+        assert all(line.endswith(b"\n") for line in lines), "a line without its end"
+        with self._locked(_APPEND) as fd:
+            size = os.fstat(fd).st_size
+            start = b"" if not size or os.pread(fd, 1, size - 1) == b"\n" else b"\n"
+            try:
+                files.write_all(fd, start + b"".join(lines))
+            except OSError as error:
+                os.ftruncate(fd, size)
+                raise CannotCreate(
+                    f"cannot append to the inbox of {self.session}",
+                    why=files.why(error),
+                    remedy="free space, then send it again",
+                ) from error
+
+    # --- reading ---
+
+    @contextlib.contextmanager
+    def taking(self, most: int = MESH_BATCH_LINES) -> Iterator[Batch]:
+        """Read up to `most` envelopes; they are taken when the block ends, and stay unread when it raises.
+
+        Inside the block no other reader of the same name gets anything, and senders go on. Raises `Held` (75) while
+        another reader hands over what it took.
+        """
+        with self._reading():
+            with self._locked(os.O_RDWR | os.O_CREAT) as fd:
+                batch = self._read(fd, self._mark(), most)
+            yield batch
+            if batch.end != batch.start:
+                self._advance(batch)
+
+    def peek(self, most: int = MESH_BATCH_LINES) -> Batch:
+        """Up to `most` envelopes that are unread; they stay so."""
+        with self._locked(os.O_RDWR | os.O_CREAT) as fd:
+            return self._read(fd, self._mark(), most)
+
+    def find(self, message_id: str) -> bool:
+        """Whether an envelope of that id lies in the inbox, read or unread."""
+        wanted = json.dumps(message_id).encode()  # as it is written, so that most lines need no parsing
+        with self._locked(os.O_RDWR | os.O_CREAT) as fd, os.fdopen(os.dup(fd), "rb") as file:
+            file.seek(0)
+            for line, _ in _lines(file):
+                if line is not None and wanted in line:
+                    with contextlib.suppress(ndjson.Refusal):
+                        if ndjson.decode(line).get("id") == message_id:
+                            return True
+        return False
+
+    def reset(self) -> int:
+        """Drop what the inbox holds, and set the offset, under both locks; how many unread envelopes were dropped."""
+        with self._reading(), self._locked(os.O_RDWR | os.O_CREAT) as fd:
+            mark = self._mark()
+            dropped, batch = 0, Batch(is_last=False)
+            while not batch.is_last:
+                batch = self._read(fd, mark, MESH_BATCH_LINES)
+                mark = Mark(batch.end, self._head(fd, batch.end), batch._seen)
+                dropped += len(batch.envelopes)
+            os.ftruncate(fd, 0)
+            self._put(Mark(0, "", mark.seen))
+        return dropped
+
+    def _read(self, fd: int, mark: Mark, most: int) -> Batch:
+        start = self._place(fd, mark)
+        batch = Batch(start=start, end=start)
+        seen = dict.fromkeys(mark.seen)
+        size = 0
+        with os.fdopen(os.dup(fd), "rb") as file:
+            file.seek(start)
+            for line, length in _lines(file):
+                if len(batch.envelopes) >= most or size > MAX_MESH_LINE_BYTES:
+                    batch.is_last = False
+                    break
+                begin, batch.end = batch.end, batch.end + length
+                size += length
+                if line is not None and not line.strip():
+                    continue
+                try:
+                    if line is None:
+                        raise ndjson.Refusal(ndjson.Code.LINE_TOO_LONG, "longer than a line may be")
+                    envelope = ndjson.parse(line)
+                except ndjson.Refusal:
+                    batch.bad += 1
+                    batch._spoiled.append((begin, batch.end))
+                    continue
+                key = _digest(envelope)
+                if key in seen:
+                    batch.doubled += 1
+                    continue
+                seen[key] = None
+                batch.envelopes.append(envelope)
+        batch._seen = tuple(seen)[-MESH_SEEN:]
+        return batch
+
+    def _place(self, fd: int, mark: Mark) -> int:
+        """Where to read on: the offset if it still is one, else the start of a line before it."""
+        size = os.fstat(fd).st_size
+        if mark.offset > size or not self._is_head(fd, mark.head):
+            return 0
+        place = mark.offset
+        while place > 0:
+            first = max(0, place - COPY_BYTES)
+            found = os.pread(fd, place - first, first).rfind(b"\n")
+            if found >= 0:
+                return first + found + 1
+            place = first
+        return 0
+
+    def _advance(self, batch: Batch) -> None:
+        """Set the offset behind a batch, unless the inbox was begun anew or read on meanwhile by other tools."""
+        with self._locked(os.O_RDWR | os.O_CREAT) as fd:
+            self._keep_aside(fd, batch._spoiled)
+            mark = self._mark()
+            there = self._place(fd, mark)
+            if os.fstat(fd).st_size < batch.end or there < batch.start:
+                self._put(Mark(there, self._head(fd, there), batch._seen))
+                return
+            end = max(there, batch.end)
+            if end == os.fstat(fd).st_size and end > MESH_COMPACT_BYTES and self._is_read_by_others(end):
+                os.ftruncate(fd, 0)
+                end = 0
+            self._put(Mark(end, self._head(fd, end), batch._seen))
+
+    def _is_read_by_others(self, end: int) -> bool:
+        """Whether every other reader of this inbox is at its end too; what only one has read is not compacted."""
+        plain, named = f"offset_{self.session}.json", f"offset_{self.session}@"
+        names = [
+            name
+            for name in os.listdir(self._channel.fd)
+            if (name == plain or (name.startswith(named) and name.endswith(".json"))) and name != self._offset_name
+        ]
+        return all(_mark_in(self._channel.document(name, MAX_MESH_OFFSET_BYTES)).offset >= end for name in names)
+
+    def _keep_aside(self, fd: int, spoiled: Sequence[tuple[int, int]]) -> None:
+        if not spoiled:
+            return
+        with self._channel.opened(f"inbox_{self.session}.bad", _APPEND) as bad:
+            if os.fstat(bad).st_size > MESH_COMPACT_BYTES:
+                os.ftruncate(bad, 0)  # a writer that is broken must not fill the disk
+            with contextlib.suppress(OSError):  # a full disk must not stop the reading
+                for begin, end in spoiled:
+                    files.write_all(bad, os.pread(fd, min(end - begin, MAX_MESH_LINE_BYTES), begin))
+
+    # --- the offset ---
+
+    def document(self) -> dict[str, Any]:
+        """What the offset's file says, the keys of others included; empty when there is none."""
+        return self._channel.document(self._offset_name, MAX_MESH_OFFSET_BYTES)
+
+    def claim(self, extra: Mapping[str, Any]) -> bool:
+        """Make the offset's file, at 0, with `extra` keys; False when it is there already, which is then untouched."""
+        try:
+            self._channel.create(self._offset_name, dict(extra) | {"offset": 0, "updated_at": ndjson.timestamp()})
+        except FileExistsError:
+            return False
+        return True
+
+    def annotate(self, extra: Mapping[str, Any]) -> None:
+        """Set `extra` keys in the offset's file; a value of None takes its key out. The offset stays."""
+        with self._reading(), self._locked(os.O_RDWR | os.O_CREAT):
+            found = {"offset": 0} | self.document() | dict(extra)
+            kept = {key: value for key, value in found.items() if value is not None}
+            self._channel.replace(self._offset_name, kept | {"updated_at": ndjson.timestamp()})
+
+    def _mark(self) -> Mark:
+        return _mark_in(self.document())
+
+    def _put(self, mark: Mark) -> None:
+        others = {key: value for key, value in self.document().items() if key not in _OWN_KEYS}
+        own = {
+            "offset": mark.offset,
+            "updated_at": ndjson.timestamp(),
+            "head": mark.head,
+            "seen": list(mark.seen),
+        }
+        self._channel.replace(self._offset_name, own | others)
+
+    @staticmethod
+    def _head(fd: int, offset: int) -> str:
+        """How many of the first bytes were read, and their digest: what tells a file from one begun anew."""
+        size = min(offset, MESH_HEAD_BYTES)
+        return f"{size}:{hashlib.sha256(os.pread(fd, size, 0)).hexdigest()}" if size else ""
+
+    def _is_head(self, fd: int, head: str) -> bool:
+        size = head.partition(":")[0]
+        return not size.isdecimal() or self._head(fd, int(size[:4])) == head
+
+    # --- locks ---
+
+    @contextlib.contextmanager
+    def _locked(self, flags: int) -> Iterator[int]:
+        """The inbox, made where it is missing, under its own lock."""
+        with self._channel.opened(self._name, flags) as fd:
+            with locked(fd, f"the inbox of {self.session}", self._patience_ms):
+                yield fd
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._channel.opened(f"{self._stem}.lock", os.O_RDWR | os.O_CREAT) as fd:
+            with locked(fd, f"the reading of the inbox of {self.session}", self._patience_ms):
+                yield
+
+
+def _lines(file: Any) -> Iterator[tuple[bytes | None, int]]:
+    """Every ended line and its length in bytes, None in the place of one that is too long; not the unended tail."""
+    while line := file.readline(MAX_MESH_LINE_BYTES + 1):
+        length = len(line)
+        part = line
+        while len(part) > MAX_MESH_LINE_BYTES and not part.endswith(b"\n"):
+            part = file.readline(MAX_MESH_LINE_BYTES + 1)
+            length += len(part)
+        if not part.endswith(b"\n"):
+            return
+        yield (line if length <= MAX_MESH_LINE_BYTES else None), length
+
+
+def _digest(envelope: Envelope) -> str:
+    """What makes two lines the same message: not the id alone, which a careless sender may use for all of them."""
+    parts = [envelope.id, envelope.from_session, envelope.timestamp, envelope.payload]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _mark_in(found: Mapping[str, Any]) -> Mark:
+    offset, head, seen = (found.get(key) for key in ("offset", "head", "seen"))
+    return Mark(
+        offset if type(offset) is int and offset >= 0 else 0,
+        head if isinstance(head, str) else "",
+        tuple(each for each in seen if isinstance(each, str)) if isinstance(seen, list) else (),
+    )
