@@ -1,5 +1,6 @@
 """One of the daemons as a real process, and what it says, for the publisher's and the supervisor's tests."""
 
+import contextlib
 import json
 import os
 import select
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,9 +41,29 @@ def is_alive(pid: int) -> bool:
     """Whether a process `pid` runs (a zombie does not)."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter when it is reaped between opening and reading
         return False
     return state not in "ZX"
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether process `pid` has the file at `path` open; a descriptor may go while it is looked at."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for link in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if os.readlink(f"/proc/{pid}/fd/{link}") == str(path):
+                    return True
+    return False
+
+
+@contextlib.contextmanager
+def started(words: Sequence[str | Path], **popen: Any) -> "Iterator[subprocess.Popen[Any]]":
+    """A process that is killed if it still runs, waited for, and without open pipes behind the block, come what may."""
+    with subprocess.Popen(words, **popen) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def stand_in_for_up(paths: Paths) -> Lock:

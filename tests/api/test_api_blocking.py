@@ -5,6 +5,7 @@ import sys
 import threading
 
 import pytest
+from daemon_process import started
 
 import wakehub
 from wakehub.errors import Held
@@ -78,7 +79,7 @@ def test_a_name_that_is_held_is_refused_with_the_first_step(record):
 
 def test_interrupted_from_the_keyboard_while_it_waits(record):
     words = [sys.executable, "-P", "-c", INTERRUPTED]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    with started(words, stdout=subprocess.PIPE, text=True) as process:
         post("hello")
         assert process.stdout.readline() == "hello\n"
         process.send_signal(2)

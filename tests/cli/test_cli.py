@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from daemon_process import started
 
 from wakehub import __version__, cli
 from wakehub.cli import parser, record
@@ -153,11 +154,11 @@ def test_an_interrupt_is_quiet(wakehub, monkeypatch):
 
 def test_an_interrupt_of_a_real_command_is_quiet(home):
     os.mkfifo(home.parent / "text")
-    waiting = subprocess.Popen(
-        [sys.executable, "-P", "-m", "wakehub", "send", "--to", "alice", "--file", "text"],
-        cwd=home.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    with open(home.parent / "text", "wb"):  # returns once the command has opened the other end and is about to read
+    words = [sys.executable, "-P", "-m", "wakehub", "send", "--to", "alice", "--file", "text"]
+    with (
+        started(words, cwd=home.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting,
+        open(home.parent / "text", "wb"),  # returns once the command has opened the other end and is about to read
+    ):
         waiting.send_signal(signal.SIGINT)
         out, err = waiting.communicate()
     assert (waiting.returncode, out, err) == (130, b"", b"")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 
 from wakehub.errors import Exit
 
@@ -65,13 +66,12 @@ def test_publish_needs_the_owner_key(wakehub, process, home):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_drains_at_a_signal(wakehub, home, number):
     wakehub("init")
-    hub = subprocess.Popen(
-        [sys.executable, "-P", "-m", "wakehub", "serve"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
-    )
-    assert hub.stderr is not None
-    assert any(b"hub ready" in line for line in hub.stderr)
-    hub.send_signal(number)
-    hub.communicate()
+    words = [sys.executable, "-P", "-m", "wakehub", "serve"]
+    with started(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as hub:
+        assert hub.stderr is not None
+        assert any(b"hub ready" in line for line in hub.stderr)
+        hub.send_signal(number)
+        hub.communicate()
     assert hub.returncode == 0
     assert not (home / "run/hub.sock").exists()
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from daemon_process import started
 
 from wakehub.errors import Exit
 
@@ -165,11 +166,10 @@ def test_waiting_ends_when_time_is_up(wakehub, send):
 def test_waiting_ends_when_one_comes(process, home, wakehub):
     wakehub("init")
     wakehub("send", "--as", "bob", "--to", "carol", "so that there is a record")
-    waiting = subprocess.Popen(
-        [sys.executable, "-P", "-m", "wakehub", "inbox", "--as", "alice", "--wait", "60"], stdout=subprocess.PIPE
-    )
-    wakehub("send", "--as", "bob", "--to", "alice", "hello")
-    out, _ = waiting.communicate()
+    words = [sys.executable, "-P", "-m", "wakehub", "inbox", "--as", "alice", "--wait", "60"]
+    with started(words, stdout=subprocess.PIPE) as waiting:
+        wakehub("send", "--as", "bob", "--to", "alice", "hello")
+        out, _ = waiting.communicate()
     assert waiting.returncode == 0
     assert b"hello" in out
 
@@ -201,11 +201,8 @@ def test_ack_before_there_is_a_record(wakehub, home):
 
 def test_ack_while_another_process_listens(wakehub, send, process):
     row_id = send("alice")
-    listener = subprocess.Popen(
-        [sys.executable, "-P", "-m", "wakehub", "listen", "--as", "alice", "--format", "json", "--from", "nobody"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    words = [sys.executable, "-P", "-m", "wakehub", "listen", "--as", "alice", "--format", "json", "--from", "nobody"]
+    with started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listener:
         assert listener.stderr is not None
         assert any(b"listening as" in line for line in listener.stderr)
         found = wakehub("ack", row_id)
@@ -213,6 +210,3 @@ def test_ack_while_another_process_listens(wakehub, send, process):
         assert f"pid {listener.pid}" in found.out
         assert agent(wakehub, "alice")["listener"]["pid"] == listener.pid
         assert f"pid {listener.pid} listens" in wakehub("agents").out
-    finally:
-        listener.terminate()
-        listener.communicate()

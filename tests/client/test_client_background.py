@@ -1,5 +1,6 @@
 """Hub and publisher started in the background: when, how, and above all when not (formats.md, Detached start)."""
 
+import contextlib
 import json
 import os
 import select
@@ -12,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from daemon_process import Daemon, is_alive, stand_in_for_up, until
+from daemon_process import Daemon, is_alive, stand_in_for_up, started, until
 
 from wakehub import config as configuration
 from wakehub import files
@@ -55,7 +56,8 @@ class World:
         for name in ("up", "hub", "publish"):
             holder = live_holder(self.paths.lock(name))
             if holder is not None and holder.pid != os.getpid():
-                os.kill(holder.pid, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):  # the hub ends with `up`
+                    os.kill(holder.pid, signal.SIGTERM)
                 until(lambda pid=holder.pid: not is_alive(pid), f"{name} has ended")
 
 
@@ -171,6 +173,14 @@ def test_it_is_stopped_by_who_takes_over_its_work(world: World) -> None:
         assert background.stop(world.paths) is None  # what a person started, a person ends
 
 
+def test_one_that_ended_just_before_it_is_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    answers = iter([ended.pid, None])
+    monkeypatch.setattr(background, "running", lambda where: next(answers))
+    assert background.stop(world.paths) == ended.pid
+
+
 def test_a_log_that_grew_begins_anew(world: World) -> None:
     files.create(world.paths.log, b"x" * (MAX_LOG_BYTES + 1))
     world.start()
@@ -186,17 +196,10 @@ from wakehub.client.supervisor import installed_units
 sys.stdin.read()
 print(background.start(config.load(), lambda line: print("said", flush=True)))
 """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            env=world.environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(6)
-    ]
-    outputs = [process.communicate()[0] for process in reversed(processes)]
+    pipes = {"env": world.environ, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as running:
+        processes = [running.enter_context(started([sys.executable, "-c", script], **pipes)) for _ in range(6)]
+        outputs = [process.communicate()[0] for process in reversed(processes)]
     assert sum("said" in output for output in outputs) == 1
     assert all("True" in output for output in outputs)
     assert "already running" not in world.paths.log.read_text()

@@ -3,6 +3,7 @@
 What permissions and a kill -9 do is shown on processes of their own.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 
 from wakehub import config as configuration
 from wakehub import files
@@ -301,27 +303,25 @@ print(len(ensure_home(config.load())))
 
 def test_of_many_first_commands_one_makes_it(config: Config, home: Path) -> None:
     environ = {**os.environ, "WAKEHUB_HOME": str(home)}
-    started = [
-        subprocess.Popen([sys.executable, "-c", FIRST], env=environ, stdout=subprocess.PIPE, text=True)
-        for _ in range(6)
-    ]
-    made = sorted(int(process.communicate(timeout=60)[0]) for process in started)
+    pipes = {"env": environ, "stdout": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as running:
+        first = [running.enter_context(started([sys.executable, "-c", FIRST], **pipes)) for _ in range(6)]
+        made = sorted(int(process.communicate(timeout=60)[0]) for process in first)
     assert made == [0, 0, 0, 0, 0, 8]
     check_whole(config, home)
 
 
 def test_it_waits_for_the_one_that_is_at_it(config: Config) -> None:
     config.paths.state.mkdir(mode=0o700, parents=True)
-    with Lock.acquire(config.paths.lock("init"), what="a test"):
-        second = subprocess.Popen(
-            [sys.executable, "-c", FIRST],
-            env={**os.environ, "WAKEHUB_HOME": str(config.paths.config_file.parent)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        config.paths.record.touch(0o600)
-    assert second.communicate(timeout=60)[0] == "0\n"
-    assert second.returncode == 0
+    environ = {**os.environ, "WAKEHUB_HOME": str(config.paths.config_file.parent)}
+    with contextlib.ExitStack() as running:
+        with Lock.acquire(config.paths.lock("init"), what="a test"):
+            second = running.enter_context(
+                started([sys.executable, "-c", FIRST], env=environ, stdout=subprocess.PIPE, text=True)
+            )
+            config.paths.record.touch(0o600)
+        assert second.communicate(timeout=60)[0] == "0\n"
+        assert second.returncode == 0
 
 
 # --- names ---

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 
 from wakehub.client.supervisor import launchd_job, supervisor_of, unit_in
 from wakehub.locks import Lock
@@ -47,15 +48,14 @@ def test_a_listing_that_says_nothing(listing):
 
 
 def test_up_supervises_its_children_and_nobody_elses(paths):
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    with Lock.acquire(paths.lock("up"), what="up"):
+    words = [sys.executable, "-c", "input()"]
+    with Lock.acquire(paths.lock("up"), what="up"), started(words, stdin=subprocess.PIPE) as child:
         assert str(supervisor_of(child.pid, paths)) == f"wakehub up, pid {os.getpid()}"
         stranger = os.getppid()
         assert "up" not in str(supervisor_of(stranger, paths))
-    child.communicate(b"\n")
 
 
 def test_nobody_supervises_what_is_gone(paths):
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
+    with started([sys.executable, "-c", ""]) as child:
+        child.wait()
     assert supervisor_of(child.pid, paths) is None

@@ -1,5 +1,6 @@
 """Two terminals as a newcomer would: `listen` in one, `send` in the other, nothing set up before (issue 4)."""
 
+import contextlib
 import json
 import os
 import re
@@ -78,7 +79,8 @@ class Newcomer:
                 process.kill()
             process.communicate()
         if (up := self.up()) is not None:
-            os.kill(up, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(up, signal.SIGTERM)
             until(lambda: not is_alive(up), "`wakehub up` has ended")
 
 

@@ -1,5 +1,6 @@
 """The audit log (formats.md, Registry): nothing in it can be changed, and a writer may die anywhere."""
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -321,17 +323,18 @@ def test_writers_in_many_processes_lose_no_line(tmp_path: Path) -> None:
         "for number in range(10): log.append(owner, 'enroll', f'{sys.argv[2]}-{number}', owner.public, {}, 0)\n"
     )
     path = tmp_path / "audit.jsonl"
-    writers = [
-        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)], stdin=subprocess.PIPE)
-        for number in range(4)
-    ]
-    for writer in writers:  # all at once, as far as that goes
-        assert writer.stdin is not None
-        writer.stdin.write(b"go\n")
-        writer.stdin.close()
-    for writer in writers:
-        writer.wait()
-    assert [writer.returncode for writer in writers] == [0] * 4
+    with contextlib.ExitStack() as running:
+        writers = [
+            running.enter_context(
+                started([sys.executable, "-c", program, str(path), str(number)], stdin=subprocess.PIPE)
+            )
+            for number in range(4)
+        ]
+        for writer in writers:  # all at once, as far as that goes
+            assert writer.stdin is not None
+            writer.stdin.write(b"go\n")
+            writer.stdin.close()
+        assert [writer.wait() for writer in writers] == [0] * 4
     names = [event.agent_id for event in AuditLog(path, OWNER.public).verify()]
     assert sorted(names) == sorted(f"{writer}-{number}" for writer in range(4) for number in range(10))
     assert all(names.index(f"{writer}-{n}") < names.index(f"{writer}-{n + 1}") for writer in range(4) for n in range(9))

@@ -1,11 +1,13 @@
 """The acts that change the registry: each one line of the log, killed anywhere and run again."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 from registry_world import HUB, NOW, enroll, events, homes, killed
 
 from wakehub import files
@@ -269,15 +271,18 @@ def test_many_processes_enrol_at_once(ready: Paths) -> None:
         "for name in ('shared', sys.argv[1]): enrolment.enroll(places, name, 'wakehub', 1790000000)\n"
     )
     where = [str(path) for path in (ready.run, ready.state, ready.keys, ready.config_file)]
-    children = [
-        subprocess.Popen([sys.executable, "-c", program, f"own{number}", *where], stdin=subprocess.PIPE)
-        for number in range(4)
-    ]
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write(b"go\n")
-        child.stdin.close()
-    assert [child.wait() for child in children] == [0] * 4
+    with contextlib.ExitStack() as running:
+        children = [
+            running.enter_context(
+                started([sys.executable, "-c", program, f"own{number}", *where], stdin=subprocess.PIPE)
+            )
+            for number in range(4)
+        ]
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write(b"go\n")
+            child.stdin.close()
+        assert [child.wait() for child in children] == [0] * 4
     registry = read_registry(ready)
     assert registry.names() == ["own0", "own1", "own2", "own3", "shared"]
     assert len(registry.agents["shared"].keys) == 1

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 
 from wakehub.errors import BadData, CannotCreate, Exit
 from wakehub.inbox.attachments import Attachments, Lost
@@ -292,16 +293,11 @@ def test_what_a_killed_sender_left_is_collected_and_what_one_is_adding_is_not(
             print("added", flush=True)
             sys.stdin.read()
     """
-    sender = subprocess.Popen(
-        [sys.executable, "-c", script, kept.blobs, kept.files, write("a")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert sender.stdout is not None
-    assert sender.stdout.readline() == b"added\n"
-    assert len(blobs(kept)) == 2
-    assert kept.collect(inbox) == 0
-    sender.kill()
-    sender.communicate()
+    words = [sys.executable, "-c", script, kept.blobs, kept.files, write("a")]
+    with started(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sender:
+        assert sender.stdout is not None
+        assert sender.stdout.readline() == b"added\n"
+        assert len(blobs(kept)) == 2
+        assert kept.collect(inbox) == 0
     assert kept.collect(inbox) == 2
     assert blobs(kept) == []

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 
 from wakehub.identity.addresses import DOCTOR
 from wakehub.inbox.clock import Now
@@ -61,9 +62,9 @@ def test_a_file_that_is_no_database(path: Path) -> None:
 
 
 def test_a_dead_listener_is_stale_until_it_is_swept(path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    process = ProcessId(child.pid, start_time(child.pid) or "", boot_id(), pid_namespace())
-    with SqliteInbox.open(path) as inbox:
+    words = [sys.executable, "-c", "input()"]
+    with SqliteInbox.open(path) as inbox, started(words, stdin=subprocess.PIPE) as child:
+        process = ProcessId(child.pid, start_time(child.pid) or "", boot_id(), pid_namespace())
         now = Now.read()
         inbox.leases.acquire(["alice"], process, "alice", now)
         inbox.leases.acquire(["bob"], ProcessId.own(), "bob", now)

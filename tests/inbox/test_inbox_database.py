@@ -1,5 +1,6 @@
 """The file: made whole by one of many, with its modes, upgraded in steps, refused when it is not ours or not whole."""
 
+import contextlib
 import os
 import resource
 import shutil
@@ -14,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 
 from wakehub.errors import Exit, Misconfigured, Unsafe
 from wakehub.inbox import database
@@ -117,18 +119,17 @@ def test_without_create_an_absent_record_is_named(record: Path) -> None:
 
 def test_many_processes_make_one_record(record: Path) -> None:
     command = [sys.executable, "-c", _OPEN, str(record)]
-    running = [
-        subprocess.Popen([*command, f"sender-{n}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for n in range(_OPENERS)
-    ]
-    assert [process.stdout.readline() for process in running if process.stdout] == ["ready\n"] * _OPENERS
-    for process in running:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in running:
-        process.communicate()
-    assert [process.returncode for process in running] == [0] * _OPENERS
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(started([*command, f"sender-{n}"], **pipes)) for n in range(_OPENERS)]
+        assert [process.stdout.readline() for process in running if process.stdout] == ["ready\n"] * _OPENERS
+        for process in running:
+            assert process.stdin
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in running:
+            process.communicate()
+        assert [process.returncode for process in running] == [0] * _OPENERS
     with SqliteInbox.open(record, create=False) as inbox:
         assert [row.rseq for row in inbox.unread("alice")] == list(range(1, _OPENERS + 1))
     assert [path.name for path in record.parent.iterdir()] == ["record.db"]

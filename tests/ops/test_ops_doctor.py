@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_process import Daemon, environment, until
+from daemon_process import Daemon, environment, started, until
 
 from wakehub import __version__, files, locks
 from wakehub.client.home import ensure_agent, ensure_home
@@ -572,10 +572,8 @@ def test_a_session_that_is_set_to_hold_messages_is_worth_a_look(config: Config, 
 
 
 def dead_process() -> ProcessId:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    process = ProcessId(child.pid, start_time(child.pid) or "", boot_id(), pid_namespace())
-    child.communicate(b"\n")
-    return process
+    with started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        return ProcessId(child.pid, start_time(child.pid) or "", boot_id(), pid_namespace())
 
 
 @pytest.mark.parametrize("sweep", [False, True])

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from daemon_process import started
 
 from wakehub import files
 from wakehub.client.home import ensure_home
@@ -301,8 +302,8 @@ def test_a_running_hub_is_named(made):
 
 
 def test_a_lock_file_of_a_dead_hub_names_nobody(made):
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
+    with started([sys.executable, "-c", ""]) as child:
+        child.wait()
     holder = {"pid": child.pid, "start": "1", "since": "2026-01-01T00:00:00Z"}
     files.replace(made.paths.lock("hub"), json.dumps(holder).encode())
     found = posture.examine(made)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from daemon_process import Daemon, environment, until
+from daemon_process import Daemon, environment, started, until
 
 from wakehub import files, locks
 from wakehub.client.home import ensure_agent, ensure_home
@@ -177,15 +177,10 @@ def test_nobody_else_acts_as_the_doctor_or_writes_to_it(running: Config) -> None
 
 
 def test_two_doctors_at_once_both_see_their_message_arrive(running: Config) -> None:
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "wakehub", "doctor", "--json"],
-            env=environment(running.paths.run.parent),
-            stdout=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    said = [json.loads(process.communicate()[0]) for process in both]
+    words, pipes = [sys.executable, "-m", "wakehub", "doctor", "--json"], {"stdout": subprocess.PIPE}
+    env = environment(running.paths.run.parent)
+    with started(words, env=env, **pipes) as one, started(words, env=env, **pipes) as other:
+        said = [json.loads(process.communicate()[0]) for process in (one, other)]
     assert [report["round_trip"]["arrived"] for report in said] == [True, True], said
 
 

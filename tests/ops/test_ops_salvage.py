@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_process import PATIENCE_S, Daemon, environment, until
+from daemon_process import PATIENCE_S, Daemon, environment, has_open, started, until
 
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.config import Config
@@ -267,14 +267,13 @@ _OPENS = """if True:
 def _process(world: World) -> Iterator[str]:
     """Whoever has the record open, idle, be it a listener that lost its name."""
     world.put(world.data)
-    child = subprocess.Popen(
-        [sys.executable, "-c", _OPENS, world.record], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"open\n"
-    world.flip_in_place(world.pages[-1])
-    yield f"pid {child.pid}"
-    child.communicate()
+    words = [sys.executable, "-c", _OPENS, world.record]
+    with started(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        world.flip_in_place(world.pages[-1])
+        yield f"pid {child.pid}"
+        child.communicate()
 
 
 @pytest.mark.parametrize("user", [_publisher, _up, _process])
@@ -322,29 +321,22 @@ def test_whoever_comes_meanwhile_waits_and_finds_the_fresh_one(world: World) -> 
         sys.exit(main())
     """
     home = environment(world.config.paths.config_file.parent)
-    repairing = subprocess.Popen(
-        [sys.executable, "-c", script], env=home, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert repairing.stdin is not None
-    assert repairing.stdout is not None
-    assert repairing.stdout.readline() == b"locked\n"
-    with Lock.acquire(world.config.paths.lock("hub"), what="a hub"):  # so that no daemons are started for the sender
-        sending = subprocess.Popen(
-            [sys.executable, "-P", "-m", "wakehub", "send", "--as", "bob", "--to", "agent-1", "meanwhile"],
-            env=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        until(lambda: _has_open(sending.pid, world.record), "the sender has the record open")
-        repairing.stdin.write(b"\n")
-        _, trouble = repairing.communicate(timeout=PATIENCE_S)
-        assert repairing.returncode in (0, 1), trouble
-        out, trouble = sending.communicate(timeout=PATIENCE_S)
+    pipes = {"env": home, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    send = [sys.executable, "-P", "-m", "wakehub", "send", "--as", "bob", "--to", "agent-1", "meanwhile"]
+    with (
+        Lock.acquire(world.config.paths.lock("hub"), what="a hub"),  # so that no daemons are started for the sender
+        started([sys.executable, "-c", script], **pipes) as repairing,
+    ):
+        assert repairing.stdin is not None
+        assert repairing.stdout is not None
+        assert repairing.stdout.readline() == b"locked\n"
+        with started(send, **pipes) as sending:
+            until(lambda: has_open(sending.pid, world.record), "the sender has the record open")
+            _, trouble = repairing.communicate(b"\n", timeout=PATIENCE_S)
+            assert repairing.returncode in (0, 1), trouble
+            out, trouble = sending.communicate(timeout=PATIENCE_S)
     assert sending.returncode == 0, trouble
     assert out.split()[1].decode() in world.found()
-
-
-def _has_open(pid: int, path: Path) -> bool:
-    links = Path(f"/proc/{pid}/fd")
-    return any(os.readlink(link) == str(path) for link in list(links.iterdir()) if os.path.lexists(link))
 
 
 # --- killed on the way ---

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_process import Daemon, environment, until
+from daemon_process import Daemon, environment, started, until
 
 from wakehub.config import Config
 from wakehub.errors import Exit
@@ -376,7 +376,7 @@ def test_an_agents_command_becomes_the_daemon_itself(short: Path) -> None:
     argv = plistlib.loads((ROOT / "launchd" / "wakehub.hub.plist").read_bytes())["ProgramArguments"]
     environ = {name: value for name, value in environment(short).items() if not name.startswith(("WAKEHUB_", "XDG_"))}
     log = home / "Library" / "Logs" / "wakehub.hub.log"
-    with subprocess.Popen(argv, env=environ | {"HOME": str(home), "XDG_RUNTIME_DIR": str(short)}) as process:
+    with started(argv, env=environ | {"HOME": str(home), "XDG_RUNTIME_DIR": str(short)}) as process:
         until(lambda: log.exists() and '"hub ready"' in log.read_text(), "the hub is ready")
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(20) == 0

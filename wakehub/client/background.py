@@ -14,6 +14,7 @@ that `up` knows that it was started this way, and ends 15 min after the last lis
 the flock on that file, which `up` keeps, lets one start it; the others wait for it.
 """
 
+import contextlib
 import errno
 import os
 import signal
@@ -99,7 +100,8 @@ def stop(where: Paths) -> int | None:
     pid = running(where)
     if pid is None:
         return None
-    os.kill(pid, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):  # it ended since: what was asked for has happened
+        os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_GRACE_MS / 1000
     while running(where) == pid and time.monotonic() < deadline:
         time.sleep(READY_POLL_MS / 1000)
