@@ -152,7 +152,10 @@ def test_ids_of_the_grammar(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".a", "-a", "_a", "../x", "a/b", "x" * 65, "x" * 300, "a\n", "a\0", "ä", "hub", "*", "all", "None", "a b", "\ud800"],
+    [
+        "", ".a", "-a", "_a", "../x", "a/b", "x" * 65, "x" * 300, "a\n", "a\0", "ä", "hub", "*", "all", "None", "a b",
+        "\ud800",
+    ],
 )  # fmt: skip
 def test_f43_other_ids_are_refused_in_one_visible_line(name):
     with pytest.raises(Refusal) as caught:
@@ -202,12 +205,14 @@ def test_lines_come_whole_however_the_bytes_fall(lines, step):
 
 def test_a_line_without_end_is_refused_once_it_is_too_long_and_holds_no_memory():
     reader, fed = LineReader(), 0
+    while fed < MAX_MESH_LINE_BYTES - 65_536:
+        reader.feed(b"x" * 65_536)
+        fed += 65_536
+        assert reader.next_line() is None
+    reader.feed(b"x" * 65_536)
     with pytest.raises(Refusal) as caught:
-        for fed in range(1, 200):
-            reader.feed(b"x" * 65_536)
-            assert reader.next_line() is None
+        reader.next_line()
     assert caught.value.code is Code.LINE_TOO_LONG
-    assert fed * 65_536 <= MAX_MESH_LINE_BYTES + 65_536
     for _ in range(200):
         reader.feed(b"y\n" * 65_536)
     assert len(reader._data) == 0
