@@ -77,7 +77,7 @@ def test_looking_at_its_names_loads_nothing_and_every_one_of_them_is_there():
 
 def test_the_inbox_is_function_and_package_in_any_order():
     for first in ("wakehub.inbox", "import wakehub.inbox.store", "wakehub.send", "from wakehub.inbox import sqlite"):
-        script = f"import wakehub\n{first}\nprint(callable(wakehub.inbox))\nfrom wakehub.inbox.store import TEXT"
+        script = f"import wakehub\n{first}\nprint(callable(wakehub.inbox))\nfrom wakehub.inbox.rows import TEXT"
         assert loaded(script).startswith("True\n"), first
 
 

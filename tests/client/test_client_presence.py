@@ -8,8 +8,10 @@ import pytest
 
 from wakehub.client.presence import Presence, left_since, presence
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, Lease, NewRow
+from wakehub.inbox.store import Inbox
 from wakehub.limits import LEASE_VOID_SECONDS
 from wakehub.processes import ProcessId
 

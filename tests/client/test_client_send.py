@@ -21,9 +21,11 @@ from wakehub.identity import enrolment
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import b64
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.refusals import LoopGuard
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import verify_row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Lease, LoopGuard, NewRow
 from wakehub.locks import Lock
 from wakehub.processes import ProcessId
 

@@ -11,8 +11,9 @@ from wakehub.errors import Exit
 from wakehub.identity.keys import KeyPair
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
+from wakehub.inbox.refusals import RecordUnwritable
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import signer
-from wakehub.inbox.store import NewRow, RecordUnwritable
 
 
 def envelope(key: KeyPair, body: bytes = b"hello") -> Envelope:

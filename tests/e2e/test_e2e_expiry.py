@@ -17,9 +17,9 @@ from daemon_process import Daemon, environment, until
 from wakehub import config as configuration
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow, Row
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow, Row
 
 DAY_MS = 86_400_000
 

@@ -22,9 +22,9 @@ from kill_points import FAILING, HOOK, RECEIVING, SENDING
 from wakehub import config as configuration
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow, Row
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow, Row
 
 _LAUNCHER = Path(kill_points.__file__)
 _LISTEN = ("listen", "--as", "alice", "--once", "--format", "json")

@@ -16,8 +16,8 @@ from wakehub import config as configuration
 from wakehub.client.home import ensure_home
 from wakehub.errors import Exit
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow
 from wakehub.limits import MAX_HOPS, MAX_PAIR_PER_MINUTE
 from wakehub.ops import health
 

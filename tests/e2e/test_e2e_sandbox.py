@@ -20,9 +20,9 @@ from wakehub.config import Config
 from wakehub.identity.keys import KeyPair
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow
 
 landlock = pytest.mark.skipif(sandboxed.landlock_version() < 1, reason="this kernel has no Landlock")
 _LAUNCHER = Path(sandboxed.__file__)

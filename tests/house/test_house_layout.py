@@ -13,7 +13,6 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 ELSEWHERE = {
     "client/receipts": "tests/client/test_client_send.py",  # what a send is asked for and told: no logic of its own
-    "inbox/sqlite_leases": "tests/inbox/test_inbox_sqlite.py",  # one store in two files, tested as the one it is
 }
 """Modules whose tests bear another name, and where they are."""
 

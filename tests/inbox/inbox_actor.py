@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.rows import NewRow, Signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, Lease, NewRow, Signer
 from wakehub.processes import ProcessId
 
 _PARENT = os.getppid()

@@ -12,29 +12,17 @@ from typing import Protocol
 import pytest
 
 from wakehub.errors import BadData, Exit, NoRecipient
+from wakehub.identity.addresses import PUBLISHER
 from wakehub.identity.keys import KeyPair
 from wakehub.inbox import ids
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id, new_group, new_id
+from wakehub.inbox.leases import HeldBy, Lease
+from wakehub.inbox.refusals import AlreadyStored, LoopGuard
+from wakehub.inbox.rows import Arrival, Attachment, NewRow, Row, Seal, Signer, furthest
 from wakehub.inbox.signing import row_signing_bytes, signer, verify_row
-from wakehub.inbox.store import (
-    PUBLISHER,
-    Activity,
-    AlreadyStored,
-    Arrival,
-    Attachment,
-    BoxCount,
-    Guard,
-    HeldBy,
-    Inbox,
-    Lease,
-    LoopGuard,
-    NewRow,
-    Row,
-    Seal,
-    Signer,
-    furthest,
-)
+from wakehub.inbox.store import Activity, BoxCount, Inbox
 from wakehub.processes import ProcessId, boot_id
 
 START = Now(1_800_000_000_000, 5_000_000, boot_id())

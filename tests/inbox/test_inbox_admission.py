@@ -4,6 +4,7 @@ import pytest
 
 from wakehub.errors import BadData
 from wakehub.inbox.admission import (
+    Guard,
     check,
     check_chain,
     check_file_names,
@@ -14,7 +15,8 @@ from wakehub.inbox.admission import (
 )
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import new_id
-from wakehub.inbox.store import Arrival, Attachment, Guard, LoopGuard, NewRow, Seal
+from wakehub.inbox.refusals import LoopGuard
+from wakehub.inbox.rows import Arrival, Attachment, NewRow, Seal
 
 _NOW = Now(1_800_000_000_000, 0, "boot")
 _FILES = tuple(Attachment(f"notes-{number}.md", 3, b"d" * 32) for number in range(17))

@@ -16,8 +16,9 @@ from daemon_process import started
 from wakehub.errors import BadData, CannotCreate, Exit
 from wakehub.inbox.attachments import Attachments, Lost
 from wakehub.inbox.clock import Now
+from wakehub.inbox.refusals import NotStored
+from wakehub.inbox.rows import Attachment, NewRow, Row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Attachment, NewRow, NotStored, Row
 from wakehub.limits import COPY_BYTES, MAX_ATTACHED_BYTES, MAX_ATTACHMENTS
 
 
@@ -159,7 +160,7 @@ def test_a_full_disk_stores_nothing(kept: Attachments, write: Callable[..., Path
         import resource, signal, sys
         from pathlib import Path
         from wakehub.inbox.attachments import Attachments
-        from wakehub.inbox.store import NotStored
+        from wakehub.inbox.refusals import NotStored
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
         blobs, files, source = map(Path, sys.argv[1:])

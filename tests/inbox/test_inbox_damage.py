@@ -11,8 +11,9 @@ from daemon_process import started
 
 from wakehub.identity.addresses import DOCTOR
 from wakehub.inbox.clock import Now
+from wakehub.inbox.refusals import RecordDamaged
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow, RecordDamaged
 from wakehub.processes import ProcessId, boot_id, pid_namespace, start_time
 
 

@@ -21,8 +21,9 @@ from wakehub.errors import Exit, Misconfigured, Unsafe
 from wakehub.inbox import database
 from wakehub.inbox.clock import Now
 from wakehub.inbox.database import Database, scripts
+from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow, NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
 
 _OPENERS = 8
 _OPEN = """
@@ -30,7 +31,7 @@ import sys
 from pathlib import Path
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow
+from wakehub.inbox.rows import NewRow
 print("ready", flush=True)
 sys.stdin.readline()
 with SqliteInbox.open(Path(sys.argv[1])) as inbox:
@@ -42,7 +43,9 @@ from pathlib import Path
 from wakehub.errors import Exit
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, NewRow, NotStored
+from wakehub.inbox.admission import Guard
+from wakehub.inbox.refusals import NotStored
+from wakehub.inbox.rows import NewRow
 with SqliteInbox.open(Path(sys.argv[1]), guard=Guard(pair_per_minute=10_000)) as inbox:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
     stored = []

@@ -11,9 +11,9 @@ from wakehub.identity.keys import KeyPair
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import is_row_id, new_id
+from wakehub.inbox.rows import Attachment, NewRow
 from wakehub.inbox.signing import signer, verify_row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Attachment, NewRow
 from wakehub.limits import MAX_BODY_BYTES, MAX_ENVELOPE_BYTES
 
 PAIR = KeyPair(bytes(31) + b"\x07")

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 from inbox_conformance import START
 
+from wakehub.identity.addresses import PUBLISHER
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import HeldBy, Lease
+from wakehub.inbox.rows import NewRow, furthest
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import PUBLISHER, Guard, HeldBy, Lease, NewRow, furthest
 from wakehub.processes import ProcessId
 
 _RECIPIENTS = ("alice", "acme/x", "acme/eng/y")

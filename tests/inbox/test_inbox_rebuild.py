@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from wakehub.identity.keys import KeyPair
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.clock import Now
 from wakehub.inbox.database import scripts
+from wakehub.inbox.leases import Lease
 from wakehub.inbox.pages import PageFile
 from wakehub.inbox.rebuild import Rebuilt, rebuild
+from wakehub.inbox.rows import Attachment, Event, NewRow, Row, Seal
 from wakehub.inbox.signing import Verified, signer, verify_row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Attachment, Event, Guard, Lease, NewRow, Row, Seal
 from wakehub.processes import ProcessId
 
 PAIRS = {name: KeyPair(bytes([number]) * 32) for number, name in enumerate(("bob", "carol"), 1)}

@@ -8,9 +8,9 @@ import pytest
 
 from wakehub.identity.keys import KeyPair
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import Attachment, NewRow, Row
 from wakehub.inbox.signing import key_id, row_signing_bytes, signer, verify_row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Attachment, NewRow, Row
 
 _DIGEST = hashlib.sha256(b"hello").digest()
 _PLAIN = {

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from inbox_conformance import START, InboxConformance, at, listen
 
+from wakehub.inbox.admission import Guard
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, Inbox, NewRow
+from wakehub.inbox.store import Inbox
 
 
 class SqliteStore:

@@ -8,7 +8,7 @@ from inbox_conformance import START, at, listen
 from wakehub.inbox import leases
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.sqlite_leases import LIVE, moment
+from wakehub.inbox.sqlite.leases import LIVE, moment
 from wakehub.processes import ProcessId
 
 _OWN = ProcessId.own()

@@ -1,71 +1,7 @@
-"""The record as its callers see it: ranks, and that nothing shows a secret or a body."""
+"""The interface of the record: that which we have fulfils it."""
 
-from dataclasses import replace
-from itertools import permutations
-
-import pytest
-
-from wakehub.errors import Exit
-from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import (
-    AlreadyStored,
-    Event,
-    Inbox,
-    LoopGuard,
-    NewRow,
-    NoRecord,
-    NotStored,
-    RecordBusy,
-    RecordDamaged,
-    RecordUnwritable,
-    Seal,
-    Signer,
-    furthest,
-)
-from wakehub.processes import ProcessId
-
-
-def test_ranks_and_not_times_say_how_far_a_row_came() -> None:
-    events = [Event("m", "stored", 9), Event("m", "hinted", 8), Event("m", "claimed", 7), Event("m", "handed_off", 1)]
-    for order in permutations(events):
-        assert furthest(order) == "handed_off"
-    assert furthest(events[:2]) == "hinted"
-    assert furthest([]) is None
-
-
-@pytest.mark.parametrize(
-    "lower", ["stored", "hint_refused", "hinted", "claimed", "attempt_failed", "failed", "expired"]
-)
-def test_nothing_less_than_a_hand_off_outranks_it(lower: str) -> None:
-    assert furthest([Event("m", "handed_off", 1), Event("m", lower, 2)]) == "handed_off"  # type: ignore[arg-type]
-
-
-def test_no_repr_shows_a_body_a_signature_or_a_token(inbox: SqliteInbox) -> None:
-    now = Now.read()
-    secret = b"s3cr3t" * 11
-    signed = NewRow("bob", "alice", secret, signed=Signer("k", lambda _: secret[:64]))
-    (row,) = inbox.append(signed, now)
-    lease = inbox.leases.acquire(["alice"], ProcessId.own(), "alice", now)
-    shown = [signed, row, inbox.headers([row.id]), Seal("m", 1, 2, 0, "k", secret), replace(row, body=secret)]
-    assert not [each for each in shown if "s3cr3t" in repr(each)]
-    assert "token" not in repr(lease)
-
-
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [
-        (NotStored, Exit.CANNOT_CREATE),
-        (RecordBusy, Exit.UNAVAILABLE),
-        (RecordDamaged, Exit.UNAVAILABLE),
-        (RecordUnwritable, Exit.PERMISSION),
-        (NoRecord, Exit.CONFIG),
-        (LoopGuard, Exit.UNAVAILABLE),
-        (AlreadyStored, Exit.DATA),
-    ],
-)
-def test_every_refusal_has_its_exit_status(kind: type[NotStored], status: Exit) -> None:
-    assert kind("it").exit == status
+from wakehub.inbox.store import Inbox
 
 
 def test_the_sqlite_record_is_an_inbox(inbox: SqliteInbox) -> None:

@@ -33,8 +33,9 @@ from wakehub.identity.registry import to_allowlist
 from wakehub.inbox import filesystem
 from wakehub.inbox.clock import Now
 from wakehub.inbox.filesystem import Mount
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Lease, NewRow
 from wakehub.locks import Lock
 from wakehub.ops import doctor
 from wakehub.ops.doctor import report

@@ -12,8 +12,8 @@ from daemon_process import environment, stand_in_for_up
 from wakehub import config
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow
 from wakehub.ops.hook import EVENTS, hook, report
 from wakehub.processes import ProcessId
 

@@ -32,8 +32,8 @@ from wakehub.identity.allowlist import sign
 from wakehub.identity.owner import load_owner, read_registry
 from wakehub.identity.registry import to_allowlist
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow, furthest
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow, furthest
 from wakehub.ops import health, round_trip
 from wakehub.ops.round_trip import LEGS, travel
 from wakehub.paths import choose

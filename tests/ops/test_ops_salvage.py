@@ -19,10 +19,12 @@ from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.config import Config
 from wakehub.errors import Exit, Held, Misconfigured
 from wakehub.identity.keys import KeyPair
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.clock import Now
+from wakehub.inbox.refusals import NoRecord
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, NewRow, NoRecord
 from wakehub.locks import Lock
 from wakehub.ops import salvage
 from wakehub.ops.salvage import JSON_KEYS, Repair, repair
@@ -179,7 +181,7 @@ def test_what_stands_in_the_log_only_is_saved_too(world: World) -> None:
         from pathlib import Path
         from wakehub.inbox.clock import Now
         from wakehub.inbox.sqlite import SqliteInbox
-        from wakehub.inbox.store import NewRow
+        from wakehub.inbox.rows import NewRow
         inbox = SqliteInbox.open(Path(sys.argv[1]))
         for number in range(3):
             print(inbox.append(NewRow("bob", f"late-{number}", b"late"), Now.read())[0].id, flush=True)

@@ -21,8 +21,10 @@ from wakehub.config import Config
 from wakehub.errors import Exit
 from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, Lease, NewRow
+from wakehub.inbox.store import Inbox
 from wakehub.limits import LEASE_VOID_SECONDS, OVERDUE_SECONDS
 from wakehub.ops import status
 from wakehub.ops.status import Box, Status, registry_of, survey

@@ -19,8 +19,8 @@ from wakehub.client.home import ensure_home
 from wakehub.client.poke import Answer, poke
 from wakehub.config import Config
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import Lease
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Lease
 from wakehub.limits import BACKGROUND_CHECK_SECONDS, BACKGROUND_IDLE_SECONDS, RESTART_RESET_AFTER_SECONDS
 from wakehub.locks import Lock
 from wakehub.ops.supervise import Tree, child_commands, hand_down_tether, is_anyone_listening, until_needless

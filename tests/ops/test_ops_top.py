@@ -25,8 +25,9 @@ from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.errors import Exit
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, NewRow
+from wakehub.inbox.store import Inbox
 from wakehub.limits import TOP_REFRESH_MS
 from wakehub.ops.status import survey
 from wakehub.ops.top import View, cells, in_order, picture

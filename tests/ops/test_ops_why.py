@@ -19,9 +19,11 @@ from wakehub.identity import enrolment
 from wakehub.inbox import ids
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, Lease, NewRow
+from wakehub.inbox.store import Inbox
 from wakehub.limits import KEEP_HANDED_OFF_SECONDS, OVERDUE_SECONDS
 from wakehub.ops import why
 from wakehub.ops.why import Life, Spooled, trace

@@ -13,8 +13,10 @@ from wakehub.errors import ErrorCode
 from wakehub.identity.keys import KeyPair
 from wakehub.identity.stamps import NS
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.refusals import RecordBusy
+from wakehub.inbox.rows import NewRow, Row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Lease, NewRow, RecordBusy, Row
 from wakehub.limits import POKE_DEADLINE_MS, PUBLISHER_TICK_MS, RECONNECT_CAP_MS, RECORD_RETRY_SECONDS, WAKE_BATCH
 from wakehub.processes import ProcessId
 from wakehub.publisher.forwarder import Forwarder

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import Header, NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Header, NewRow
 from wakehub.limits import MAX_WAKE_PAYLOAD_BYTES
 from wakehub.publisher.hints import Box, wake_for
 

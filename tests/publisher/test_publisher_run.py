@@ -25,8 +25,8 @@ from wakehub.identity.allowlist import Allowlist, AllowlistFile
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.owner import load_owner, load_owner_public, read_registry
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow, Row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NewRow, Row
 from wakehub.limits import SOCKET_CHECK_SECONDS
 from wakehub.locks import Lock
 from wakehub.log import configure

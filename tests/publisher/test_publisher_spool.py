@@ -17,12 +17,14 @@ from wakehub.identity import enrolment
 from wakehub.identity.keys import KeyPair
 from wakehub.identity.owner import read_registry
 from wakehub.identity.registry import Registry
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import new_id
+from wakehub.inbox.refusals import RecordBusy
+from wakehub.inbox.rows import NewRow, Row, Seal
 from wakehub.inbox.signing import signer, verify_row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, NewRow, RecordBusy, Row, Seal
 from wakehub.limits import LEFTOVER_AFTER_SECONDS, MAX_ENVELOPE_BYTES, SPOOL_BATCH
 from wakehub.publisher import spool as spool_module
 from wakehub.publisher.spool import SpoolReader

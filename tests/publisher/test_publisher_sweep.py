@@ -16,9 +16,10 @@ from wakehub.identity.registry import Registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
+from wakehub.inbox.refusals import AlreadyStored, RecordBusy
+from wakehub.inbox.rows import NewRow, Row, Seal
 from wakehub.inbox.signing import signer, verify_row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import AlreadyStored, NewRow, RecordBusy, Row, Seal
 from wakehub.limits import KEEP_HANDED_OFF_SECONDS, SWEEP_ROWS, SWEEP_SECONDS
 from wakehub.publisher.sweep import Sweeper
 

@@ -15,9 +15,9 @@ from daemon_process import stand_in_for_up
 from wakehub import config
 from wakehub.client.home import AgentKey, ensure_agent, ensure_home
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import Event, NewRow, Row
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Event, NewRow, Row
 from wakehub.relay.message import Message
 
 PATIENCE_S = 20.0

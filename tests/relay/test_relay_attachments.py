@@ -12,7 +12,7 @@ import pytest
 from relay_world import World, ended, message, stopped, until
 
 from wakehub.inbox.attachments import Attachments
-from wakehub.inbox.store import Attachment
+from wakehub.inbox.rows import Attachment
 from wakehub.relay.render import render
 
 ONE = Attachment("notes.md", 5, hashlib.sha256(b"notes").digest())

@@ -13,7 +13,7 @@ from relay_world import World, ended, killed_at, message, stopped, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from wakehub.errors import Exit, WakehubError
-from wakehub.inbox.store import RecordBusy
+from wakehub.inbox.refusals import RecordBusy
 from wakehub.limits import MAX_HOOK_VARIABLE_BYTES
 from wakehub.relay.backends import HandedOff, Never, NotNow, Outcome
 from wakehub.relay.backends.exec import Hook, variables

@@ -6,8 +6,8 @@ from relay_world import World
 
 from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow, Row
 from wakehub.inbox.signing import signer
-from wakehub.inbox.store import NewRow, Row
 from wakehub.relay.keyring import Keyring
 
 

@@ -15,7 +15,8 @@ from trio.testing import MockClock
 from wakehub.client.credentials import Credentials
 from wakehub.errors import Exit
 from wakehub.inbox.clock import Now
-from wakehub.inbox.store import Lease, RecordDamaged
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.refusals import RecordDamaged
 from wakehub.processes import ProcessId
 from wakehub.relay.backends import Backend, HandedOff, NotNow, Outcome, OutputGone
 from wakehub.relay.backends.claude.deliver import Sessions

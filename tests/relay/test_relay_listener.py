@@ -15,7 +15,8 @@ from wakehub.client.credentials import Credentials
 from wakehub.client.doorbell import Reason
 from wakehub.errors import Exit, Held
 from wakehub.inbox.clock import Now
-from wakehub.inbox.store import Lease, NotStored, RecordBusy
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.refusals import NotStored, RecordBusy
 from wakehub.processes import ProcessId
 from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome, OutputGone
 from wakehub.relay.endings import Endings

@@ -16,8 +16,8 @@ from relay_world import World, ended, read_block, stopped, until
 
 from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import signer
-from wakehub.inbox.store import NewRow
 
 ON_LINUX = sys.platform == "linux"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from relay_world import message
 
-from wakehub.inbox.store import Attachment
+from wakehub.inbox.rows import Attachment
 from wakehub.relay.message import document, is_address, workspace
 
 

@@ -10,8 +10,9 @@ from wakehub.client import send as sending
 from wakehub.client.receipts import SendRequest, Sent, WaitFor
 from wakehub.config import Config, load
 from wakehub.inbox.clock import Now
+from wakehub.inbox.refusals import NoRecord
+from wakehub.inbox.rows import RowClass
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NoRecord, RowClass
 from wakehub.limits import DEFAULT_TTL_SECONDS
 from wakehub.relay import message as relayed
 from wakehub.relay.keyring import Keyring

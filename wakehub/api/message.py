@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 import trio
 
 from wakehub.errors import Held
+from wakehub.inbox.rows import RowClass, State
 from wakehub.inbox.signing import Verified
-from wakehub.inbox.store import RowClass, State
 from wakehub.limits import RECORD_WATCH_MS
 from wakehub.relay import message as relayed
 from wakehub.relay.backends import HandedOff, NotNow, Outcome

@@ -18,8 +18,9 @@ from wakehub.client.home import ensure_home
 from wakehub.config import Config, check_poll, load
 from wakehub.errors import WakehubError
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import State
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, State
+from wakehub.inbox.store import Inbox
 from wakehub.limits import PROGRAM_DEADLINE_SECONDS
 from wakehub.relay import loop
 from wakehub.relay import message as relayed

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from wakehub.config import Config
     from wakehub.identity.registry import Registry
     from wakehub.inbox.clock import Now
-    from wakehub.inbox.store import Ack, BoxCount, Inbox, Row
+    from wakehub.inbox.rows import Row
+    from wakehub.inbox.store import Ack, BoxCount, Inbox
 
 _SHOWN = 160  # characters of a message in a listing
 
@@ -64,8 +65,8 @@ def add(commands: Commands) -> None:
 @contextlib.contextmanager
 def _record(config: "Config") -> "Iterator[Inbox | None]":
     """The record, or None while there is none: then nothing was ever sent."""
+    from wakehub.inbox.refusals import NoRecord
     from wakehub.inbox.sqlite import SqliteInbox
-    from wakehub.inbox.store import NoRecord
 
     try:
         inbox = SqliteInbox.open(config.paths.record, create=False)

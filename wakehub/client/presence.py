@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from wakehub.inbox.clock import Now
-from wakehub.inbox.store import Inbox, Lease, Leases, PastLease, Row
+from wakehub.inbox.leases import Lease, Leases, PastLease
+from wakehub.inbox.rows import Row
+from wakehub.inbox.store import Inbox
 from wakehub.limits import OVERDUE_SECONDS
 
 _TRIES: Final = ("claimed", "attempt_failed")

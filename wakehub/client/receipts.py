@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from wakehub.errors import Exit
-from wakehub.inbox.store import RowClass
+from wakehub.inbox.rows import RowClass
 from wakehub.limits import DEFAULT_TTL_SECONDS
 
 WaitFor = Literal["stored", "hinted", "handed-off", "answered"]

@@ -27,14 +27,17 @@ from wakehub.identity.addresses import check_address, check_namespace
 from wakehub.identity.nearness import near
 from wakehub.identity.owner import read_registry
 from wakehub.identity.registry import Registry
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import new_group
 from wakehub.inbox.leases import is_namespace
+from wakehub.inbox.refusals import RecordUnwritable
+from wakehub.inbox.rows import BYTES, TEXT, EventKind, NewRow, Row
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import BYTES, TEXT, EventKind, Guard, Inbox, NewRow, RecordUnwritable, Row
+from wakehub.inbox.store import Inbox
 from wakehub.limits import MAIL_WAITS_AFTER_SECONDS, MAX_BACKSTOP_SECONDS, RECORD_WATCH_MS
 from wakehub.processes import is_stopped
 from wakehub.visible import visible

@@ -11,7 +11,7 @@ from pathlib import Path
 from wakehub import files
 from wakehub.errors import WakehubError
 from wakehub.inbox.envelope import Envelope
-from wakehub.inbox.store import RecordUnwritable
+from wakehub.inbox.refusals import RecordUnwritable
 from wakehub.visible import visible
 
 

@@ -6,25 +6,37 @@ of them differ in what they take.
 
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from wakehub.errors import BadData, NoRecipient
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id
 from wakehub.inbox.leases import is_namespace
-from wakehub.inbox.store import BYTES, Arrival, Guard, LoopGuard, NewRow, Seal, TooFast
+from wakehub.inbox.refusals import LoopGuard, TooFast
+from wakehub.inbox.rows import BYTES, Arrival, NewRow, Seal
 from wakehub.limits import (
     CLOCK_LEEWAY_SECONDS,
     DIGEST_BYTES,
     MAX_ATTACHMENTS,
     MAX_BODY_BYTES,
+    MAX_HOPS,
     MAX_ID_BYTES,
     MAX_MEDIA_TYPE_BYTES,
+    MAX_PAIR_PER_MINUTE,
     MAX_TTL_SECONDS,
     SIGNATURE_BYTES,
 )
 from wakehub.visible import visible
 
 _RESEND = "have it sent again"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The loop guard: the longest `re` chain, and how many rows a minute one sender may store for one recipient."""
+
+    max_hops: int = MAX_HOPS
+    pair_per_minute: int = MAX_PAIR_PER_MINUTE
 
 
 def check(new: NewRow, now: Now) -> None:

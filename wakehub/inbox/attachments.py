@@ -27,7 +27,9 @@ from wakehub import files
 from wakehub.errors import BadData, CannotCreate, Exit, WakehubError
 from wakehub.inbox.admission import check_file_names
 from wakehub.inbox.ids import is_row_id
-from wakehub.inbox.store import Attachment, Header, Inbox, NotStored, RecordUnwritable
+from wakehub.inbox.refusals import NotStored, RecordUnwritable
+from wakehub.inbox.rows import Attachment, Header
+from wakehub.inbox.store import Inbox
 from wakehub.limits import COPY_BYTES, MAX_ATTACHED_BYTES
 from wakehub.paths import Paths
 from wakehub.visible import visible

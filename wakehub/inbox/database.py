@@ -27,7 +27,7 @@ from urllib.parse import quote
 from wakehub import files
 from wakehub.errors import CannotCreate, Misconfigured, Unsafe, WakehubError
 from wakehub.inbox.filesystem import check_local
-from wakehub.inbox.store import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
+from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
 from wakehub.limits import SQLITE_BUSY_MS
 from wakehub.visible import visible
 

@@ -14,8 +14,8 @@ from wakehub.identity.keys import b64, unb64
 from wakehub.inbox import admission
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import new_id
+from wakehub.inbox.rows import NewRow, RowClass, Seal, Signer
 from wakehub.inbox.signing import row_signing_bytes
-from wakehub.inbox.store import NewRow, RowClass, Seal, Signer
 from wakehub.limits import MAX_ID_BYTES, MAX_MEDIA_TYPE_BYTES
 
 ORIGIN: Final = "spool"

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.database import Database
 from wakehub.inbox.ids import is_row_id
 from wakehub.inbox.pages import Found, PageFile, Value
+from wakehub.inbox.rows import Row
 from wakehub.inbox.signing import Verified
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, Row
 from wakehub.limits import DIGEST_BYTES
 
 Verdict = Callable[[Row], Verified]

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 from wakehub.identity.keys import KeyPair, verify
-from wakehub.inbox.store import Attachment, Row, Signer
+from wakehub.inbox.rows import Attachment, Row, Signer
 
 Verified = Literal["yes", "no", "at_the_time", "unsigned"]
 

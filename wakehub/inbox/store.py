@@ -1,7 +1,8 @@
-"""The record as its callers see it: what a row is, what can be done with it, and what every store must hold to.
+"""The record as its callers see it: what can be done with it, and what every store must hold to.
 
 The inbox row is the record: whatever else fails may cost time, never a message and never a false "delivered"
-(receive.md). `Inbox` and `Leases` say everything that a second store must do; `tests/inbox/conformance.py` checks it.
+(receive.md). `Inbox` and `leases.Leases` say everything that a second store must do, and
+`tests/inbox/inbox_conformance.py` checks it.
 
     unread ──claim──▶ claimed ──hand_off──▶ handed_off      a claim whose lease is lost, or whose deadline has
       ▲                 │  │ └──fail───────▶ failed         passed, is void: the row counts as unread again
@@ -26,236 +27,15 @@ Rules for a store:
 Everything is synchronous and may be called from any thread. `now` is always given (`clock.Now`).
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self, get_args
+from typing import Literal, Protocol, Self
 
-from wakehub.errors import CannotCreate, Exit, Misconfigured, Unavailable, WakehubError
 from wakehub.inbox.clock import Now
-from wakehub.limits import (
-    BACKEND_DEADLINE_SECONDS,
-    DEFAULT_TTL_SECONDS,
-    FAILURES_BEFORE_PASSED,
-    KEEP_HANDED_OFF_SECONDS,
-    MAX_HOPS,
-    MAX_PAIR_PER_MINUTE,
-    SWEEP_ROWS,
-)
-from wakehub.processes import ProcessId
-
-PUBLISHER: Final = "wakehub-publisher"
-TEXT: Final = "text/plain; charset=utf-8"
-BYTES: Final = "application/octet-stream"
-
-RowClass = Literal["normal", "fyi"]
-State = Literal["unread", "claimed", "handed_off", "failed", "expired"]
-EventKind = Literal[
-    "stored",
-    "hint_refused",
-    "hinted",
-    "claimed",
-    "attempt_failed",
-    "failed",
-    "expired",
-    "handed_off",
-    "answered",
-]
-"""What can happen to a row, in the order of rank: the highest one that happened says how far the row came."""
-
-_RANK: Final[tuple[EventKind, ...]] = get_args(EventKind)
-
-
-class NotStored(CannotCreate):
-    """The record could not be written (disk full, quota, input/output error): nothing of it was stored (exit 73)."""
-
-
-class RecordBusy(Unavailable):
-    """Another process kept the record locked for longer than we wait; nothing was changed (exit 69)."""
-
-
-class RecordDamaged(WakehubError):
-    """The record's file is not what it was written as; `wakehub doctor` looks at it (exit 69)."""
-
-    exit = Exit.UNAVAILABLE
-
-
-class RecordUnwritable(WakehubError):
-    """The record is there, but this process may not write it: a sandbox, perhaps; a spool may do (exit 77)."""
-
-    exit = Exit.PERMISSION
-
-
-class NoRecord(Misconfigured):
-    """There is no record at that place, and it was not to be made (exit 78)."""
-
-
-class LoopGuard(Unavailable):
-    """Two agents answer each other without end, or one writes far too fast (exit 69, code 429)."""
-
-    code = 429
-
-
-class TooFast(LoopGuard):
-    """One sender stores too many rows a minute for one recipient; the same row is taken a minute later."""
-
-
-class AlreadyStored(WakehubError):
-    """A row of this id was taken in before; the message is not lost and not stored twice (exit 65)."""
-
-    exit = Exit.DATA
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """A file that belongs to a row: its base name, size in bytes, and SHA-256 (32 bytes). The bytes lie elsewhere."""
-
-    name: str
-    size: int
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """Signs the row while it is stored: `sign` maps the bytes to sign to a signature (64 bytes)."""
-
-    key_id: str
-    sign: Callable[[bytes], bytes] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """What the sender fixed and signed before the row came here (an envelope from a spool).
-
-    `hops` is what the signature covers; the hops that count are computed by the record and may differ.
-    """
-
-    id: str
-    created_ms: int
-    expires_ms: int
-    hops: int
-    key_id: str
-    signature: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What a message was in the system that it came from: `key` names it there, `created_ms` says when it was made.
-
-    A second row with the same key (1..128 bytes) is refused, as long as ids from spools are remembered. A time that is
-    still to come counts as now, since a message cannot be read before it was written.
-    """
-
-    key: str
-    created_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewRow:
-    """A row to store. `body` is kept byte for byte, at most 256 KiB; `ttl_s` is 1 s..7 days (a `Seal` overrides it).
-
-    `re` is the id of the row that this one answers; `group` the common id of a broadcast's rows (`ids.new_group`).
-    `generation` says which enrolment of the recipient's name is meant: 1 for the first and for a name never enrolled,
-    one more each time the name is enrolled anew. `origin`: `local`, `spool`, `intercom`. A row with an `arrival` is as
-    old as that says, and is kept for `ttl_s` from now on.
-    """
-
-    sender: str
-    recipient: str
-    body: bytes = field(repr=False)
-    media_type: str = TEXT
-    re: str | None = None
-    group: str | None = None
-    class_: RowClass = "normal"
-    ttl_s: int = DEFAULT_TTL_SECONDS
-    signed: Signer | Seal | None = None
-    origin: str = "local"
-    generation: int = 1
-    attachments: tuple[Attachment, ...] = ()
-    arrival: Arrival | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """A row without its body.
-
-    `seq` orders all rows and is never shown; `rseq` is the recipient's own dense count (formats.md, Rows). Times are
-    milliseconds since the epoch. `size` and `digest` (SHA-256, 32 bytes) are the body's. `signed_hops` is what the
-    signature covers. `attempts` counts hand-offs that did not succeed, `failures` those of them that were not just
-    "busy"; before `retry_ms` it is not tried again. `redelivery` counts the times it may have been seen already.
-    """
-
-    seq: int
-    id: str
-    sender: str
-    recipient: str
-    rseq: int
-    generation: int
-    re: str | None
-    group: str | None
-    class_: RowClass
-    hops: int
-    signed_hops: int
-    created_ms: int
-    expires_ms: int
-    stored_ms: int
-    media_type: str
-    size: int
-    digest: bytes
-    key_id: str | None
-    signature: bytes | None = field(repr=False)
-    origin: str
-    state: State
-    attempts: int
-    failures: int
-    redelivery: int
-    retry_ms: int
-    claimed_ms: int | None
-    hinted_ms: int | None
-    hint_code: int | None
-    done_ms: int | None
-    attachments: tuple[Attachment, ...] = ()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nobody has provably got it yet and it may still be handed off."""
-        return self.state in ("unread", "claimed")
-
-    @property
-    def is_out_of_order(self) -> bool:
-        """Whether it failed so often that later rows of its sender may have passed it."""
-        return self.failures >= FAILURES_BEFORE_PASSED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Header):
-    """A whole row. `body` is None once the row has expired: a tombstone is left."""
-
-    body: bytes | None = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that happened to a row, at `at_ms`, through `by` (an address, or who acted).
-
-    `proof` says what proves it; `code` and `detail` say more: the reason of a refusal or failure, the id of the answer.
-    `retry_ms` is the next try after a failed attempt, `woken_by` what made the listener look (`wake`, `backstop`, …).
-    """
-
-    id: str
-    kind: EventKind
-    at_ms: int
-    by: str = ""
-    proof: str = ""
-    code: int | None = None
-    detail: str = ""
-    retry_ms: int | None = None
-    woken_by: str | None = None
-
-
-def furthest(events: Iterable[Event]) -> EventKind | None:
-    """How far the row came: the event of the highest rank, whatever the times say (formats.md, Rows)."""
-    return max((event.kind for event in events), key=_RANK.index, default=None)
+from wakehub.inbox.leases import Lease, Leases
+from wakehub.inbox.rows import Event, Header, NewRow, Row, Signer, State
+from wakehub.limits import BACKEND_DEADLINE_SECONDS, KEEP_HANDED_OFF_SECONDS, SWEEP_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,51 +61,6 @@ class Activity:
     woken_by: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """One process's right to `names`, shown by `token` (16 bytes; a secret of that process).
-
-    `agent_id` is the id of its hub session, `session` the logical session (`$WAKEHUB_SESSION`), `host` the machine's
-    name. `since_ms` and `renewed_ms` are wall-clock milliseconds, `renewed_mono_ms` is on the clock of `process.boot`.
-    """
-
-    names: tuple[str, ...]
-    token: bytes = field(repr=False)
-    agent_id: str
-    process: ProcessId
-    session: str | None
-    host: str
-    since_ms: int
-    renewed_ms: int
-    renewed_mono_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBy:
-    """The answer to `acquire` when another process holds `name`: its lease, and a free name to take instead."""
-
-    name: str
-    lease: Lease
-    alternative: str | None
-
-
-LeaseEnd = Literal["released", "displaced", "expired", "died"]
-
-
-@dataclass(frozen=True, slots=True)
-class PastLease:
-    """A lease on `name` that is over: who had it, until when, and why; `by_pid` is who displaced it."""
-
-    name: str
-    agent_id: str
-    pid: int
-    host: str
-    since_ms: int
-    ended_ms: int
-    reason: LeaseEnd
-    by_pid: int | None = None
-
-
 AckState = Literal["acknowledged", "already", "held", "unknown"]
 
 
@@ -341,81 +76,6 @@ class Ack:
     outcome: AckState
     state: State | None = None
     holder: Lease | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """The loop guard: the longest `re` chain, and how many rows a minute one sender may store for one recipient."""
-
-    max_hops: int = MAX_HOPS
-    pair_per_minute: int = MAX_PAIR_PER_MINUTE
-
-
-class Leases(Protocol):
-    """Who listens under which name. The rules are `leases.py`'s; the store keeps the facts."""
-
-    def acquire(
-        self,
-        names: Sequence[str],
-        process: ProcessId,
-        agent_id: str,
-        now: Now,
-        *,
-        session: str | None = None,
-        host: str = "",
-        take_over: bool = False,
-    ) -> Lease | HeldBy:
-        """Take every one of `names` under one new token, or none of them.
-
-        A name is free when no lease has it, when the lease that has it is not live, or when that lease belongs to the
-        same `session` (not None): a restarted session takes its own name back. Otherwise the answer is `HeldBy`; with
-        `take_over` the holder is displaced instead. A displaced or dead lease becomes a `PastLease`. Raises `BadData`
-        for an empty list, an empty name or one over 128 bytes.
-        """
-        ...
-
-    def renew(self, token: bytes, now: Now) -> Lease | None:
-        """Begin another 300 s; the lease with the names it still has, or None when it has none any more.
-
-        A lease that ran out but was not taken by another is renewed: its names were free, and it is here.
-        """
-        ...
-
-    def release(self, token: bytes, now: Now) -> None:
-        """Give all names of `token` up at once; nothing happens when it has none."""
-        ...
-
-    def find(self, token: bytes) -> Lease | None:
-        """The lease of `token` with the names it still has; a reading only, for the check before each hand-off."""
-        ...
-
-    def holder(self, name: str, now: Now) -> Lease | None:
-        """The live lease on exactly `name`."""
-        ...
-
-    def resolve(self, address: str, now: Now) -> Lease | None:
-        """The live lease that rows to `address` go to: most specific first (`leases.covering`)."""
-        ...
-
-    def live(self, now: Now) -> list[Lease]:
-        """Every live lease, in the order of its first name."""
-        ...
-
-    def stale(self, now: Now) -> list[Lease]:
-        """Every lease that is not live and was not swept yet, in the order of its first name."""
-        ...
-
-    def last_holder(self, address: str, now: Now) -> PastLease | None:
-        """The lease that covered `address` and ended last, swept or not; None when nobody ever listened there."""
-        ...
-
-    def lost(self, token: bytes) -> list[PastLease]:
-        """What `token` held and holds no more: tells a displaced listener by whom and when."""
-        ...
-
-    def sweep(self, now: Now) -> list[PastLease]:
-        """End every lease that is not live and say which; rows are never touched. Clamps renewals in the future."""
-        ...
 
 
 class Inbox(Protocol):

@@ -64,8 +64,8 @@ def _is_enrolled(config: "Config", name: str, environ: Mapping[str, str]) -> boo
 def _unread(config: "Config", name: str) -> int:
     """How many messages wait for `name`; none when a process listens for it, which takes them."""
     from wakehub.inbox.clock import Now
+    from wakehub.inbox.refusals import NoRecord
     from wakehub.inbox.sqlite import SqliteInbox
-    from wakehub.inbox.store import NoRecord
 
     try:
         inbox = SqliteInbox.open(config.paths.record, create=False)

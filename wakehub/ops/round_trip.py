@@ -36,9 +36,12 @@ from wakehub.identity.enrolment import enroll_doctor
 from wakehub.identity.keys import KeyPair, load_key
 from wakehub.identity.owner import read_registry
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.refusals import NotStored, RecordUnwritable
+from wakehub.inbox.rows import NewRow, Row
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, Lease, NewRow, NotStored, RecordUnwritable, Row
+from wakehub.inbox.store import Inbox
 from wakehub.limits import (
     ENROLMENT_WAIT_SECONDS,
     FILE_WATCH_MS,

@@ -40,8 +40,8 @@ from wakehub.inbox import leases
 from wakehub.inbox.clock import Now
 from wakehub.inbox.pages import Found, PageFile
 from wakehub.inbox.rebuild import Rebuilt, Verdict, rebuild
+from wakehub.inbox.refusals import RecordDamaged
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import RecordDamaged
 from wakehub.limits import COPY_BYTES
 from wakehub.locks import Lock
 from wakehub.processes import ProcessId

@@ -31,8 +31,8 @@ from wakehub.client.home import ensure_home
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
 from wakehub.inbox.clock import Now
+from wakehub.inbox.refusals import NoRecord
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import NoRecord
 from wakehub.limits import (
     BACKGROUND_CHECK_SECONDS,
     BACKGROUND_IDLE_SECONDS,

@@ -28,8 +28,9 @@ from wakehub.config import Config
 from wakehub.errors import Exit, Unavailable, WakehubError
 from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
+from wakehub.inbox.refusals import NoRecord
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Inbox, NoRecord
+from wakehub.inbox.store import Inbox
 from wakehub.limits import RECORD_WATCH_MS, TOP_ASK_SECONDS, TOP_REFRESH_MS
 from wakehub.ops import status
 from wakehub.ops.status import Box, Daemon, Status, ago, counts

@@ -20,9 +20,11 @@ from wakehub.errors import BadData, ErrorCode, Unsafe
 from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id, made_ms
+from wakehub.inbox.refusals import NoRecord, RecordUnwritable
+from wakehub.inbox.rows import Event, Row, furthest
 from wakehub.inbox.signing import Verified
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Event, Inbox, NoRecord, RecordUnwritable, Row, furthest
+from wakehub.inbox.store import Inbox
 from wakehub.limits import FAILURES_BEFORE_PASSED, MAX_BACKSTOP_SECONDS, OVERDUE_SECONDS
 from wakehub.ops.status import ago, registry_of
 from wakehub.relay.keyring import Keyring

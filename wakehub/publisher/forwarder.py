@@ -29,10 +29,12 @@ from wakehub.client.credentials import needs_renewal
 from wakehub.client.failures import Failure, HubError
 from wakehub.errors import ErrorCode, WakehubError, only_known
 from wakehub.hub.ratelimit import TokenBucket
+from wakehub.identity.addresses import PUBLISHER
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import KeyPair
 from wakehub.inbox.clock import Now
-from wakehub.inbox.store import PUBLISHER, Header, Inbox
+from wakehub.inbox.rows import Header
+from wakehub.inbox.store import Inbox
 from wakehub.limits import (
     DEFAULT_DELEGATION_SECONDS,
     FRAME_BURST,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from wakehub.errors import Violation
-from wakehub.inbox.store import Header
+from wakehub.inbox.rows import Header
 from wakehub.wire.payloads import Wake
 
 

@@ -26,10 +26,12 @@ from wakehub.identity.addresses import PUBLISHER
 from wakehub.identity.initialisation import init_owner
 from wakehub.identity.keys import KeyPair
 from wakehub.identity.owner import load_owner, read_registry
+from wakehub.inbox.admission import Guard
 from wakehub.inbox.attachments import Attachments
+from wakehub.inbox.refusals import RecordDamaged
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Guard, Inbox, RecordDamaged
+from wakehub.inbox.store import Inbox
 from wakehub.limits import FRAME_BURST, FRAME_RATE_PER_SECOND, SOCKET_CHECK_SECONDS
 from wakehub.locks import Lock
 from wakehub.publisher.allowlist import Keeper, Signer

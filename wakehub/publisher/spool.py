@@ -26,13 +26,15 @@ import trio
 from wakehub import files
 from wakehub.errors import BadData, NoRecipient, WakehubError
 from wakehub.identity import stamps
-from wakehub.identity.addresses import is_reserved
+from wakehub.identity.addresses import PUBLISHER, is_reserved
 from wakehub.identity.keys import verify
 from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import is_row_id
-from wakehub.inbox.store import PUBLISHER, AlreadyStored, Inbox, LoopGuard, NewRow, Signer, TooFast
+from wakehub.inbox.refusals import AlreadyStored, LoopGuard, TooFast
+from wakehub.inbox.rows import NewRow, Signer
+from wakehub.inbox.store import Inbox
 from wakehub.limits import (
     COLLECT_SECONDS,
     KEEP_TAKEN_IDS_SECONDS,

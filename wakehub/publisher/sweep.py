@@ -16,7 +16,8 @@ from wakehub.errors import WakehubError
 from wakehub.identity.registry import Registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
-from wakehub.inbox.store import Inbox, Signer
+from wakehub.inbox.rows import Signer
+from wakehub.inbox.store import Inbox
 from wakehub.limits import COLLECT_SECONDS, KEEP_HANDED_OFF_SECONDS, SWEEP_ROWS, SWEEP_SECONDS
 from wakehub.log import Repeats
 

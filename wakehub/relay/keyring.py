@@ -5,8 +5,8 @@ import os
 from wakehub.errors import WakehubError
 from wakehub.identity.owner import read_registry
 from wakehub.identity.registry import Agent, Registry
+from wakehub.inbox.rows import Row
 from wakehub.inbox.signing import Verified, verify_row
-from wakehub.inbox.store import Row
 from wakehub.paths import Paths
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from wakehub.errors import BadData
-from wakehub.identity.addresses import check_address
+from wakehub.identity.addresses import PUBLISHER, check_address
 from wakehub.identity.keys import b64
 from wakehub.inbox.admission import is_text
+from wakehub.inbox.rows import Attachment, Row
 from wakehub.inbox.signing import Verified
-from wakehub.inbox.store import PUBLISHER, Attachment, Row
 from wakehub.limits import STALE_AFTER_SECONDS
 
 _VERSION = 1

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from wakehub.inbox.rows import Attachment
 from wakehub.inbox.signing import Verified
-from wakehub.inbox.store import Attachment
 from wakehub.relay.message import Message, document, workspace
 from wakehub.relay.options import Format
 from wakehub.visible import visible

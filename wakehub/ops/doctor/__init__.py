@@ -19,7 +19,7 @@ from typing import Final
 from wakehub.client import advice
 from wakehub.config import Config
 from wakehub.errors import WakehubError
-from wakehub.inbox.store import NoRecord
+from wakehub.inbox.refusals import NoRecord
 from wakehub.ops.doctor import admission, places, running, waiting, way
 from wakehub.ops.doctor.case import Case
 from wakehub.ops.doctor.report import Diagnosis, Line, from_error

@@ -10,8 +10,8 @@ from wakehub.errors import Unavailable
 from wakehub.identity import keys
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
 from wakehub.inbox.clock import Now
+from wakehub.inbox.leases import Lease
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Lease
 from wakehub.ops import health, posture, round_trip, status
 from wakehub.ops.round_trip import Trip
 from wakehub.ops.status import Box

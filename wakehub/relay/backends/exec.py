@@ -28,7 +28,7 @@ from typing import Final
 import trio
 
 from wakehub.errors import Exit, WakehubError
-from wakehub.inbox.store import RecordBusy
+from wakehub.inbox.refusals import RecordBusy
 from wakehub.limits import BACKEND_DEADLINE_SECONDS, MAX_HOOK_VARIABLE_BYTES
 from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome
 from wakehub.relay.message import Message, document

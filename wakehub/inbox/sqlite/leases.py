@@ -14,7 +14,7 @@ from wakehub.inbox import leases
 from wakehub.inbox.admission import check_name
 from wakehub.inbox.clock import Now
 from wakehub.inbox.database import Database
-from wakehub.inbox.store import HeldBy, Lease, LeaseEnd, PastLease
+from wakehub.inbox.leases import HeldBy, Lease, LeaseEnd, PastLease
 from wakehub.processes import ProcessId
 
 _TOKEN_BYTES: Final = 16
