@@ -20,7 +20,7 @@ from wakehub.errors import CannotCreate, Held, Unsafe
 from wakehub.intercom import ndjson
 from wakehub.intercom.channels import Channel
 from wakehub.intercom.ndjson import Refusal
-from wakehub.intercom.spool import Inbox
+from wakehub.intercom.spool import Inbox, sessions
 from wakehub.limits import MAX_MESH_LINE_BYTES, MESH_COMPACT_BYTES
 
 
@@ -303,11 +303,53 @@ def test_what_one_of_two_readers_has_not_read_is_not_compacted(channel, inbox):
 def test_an_id_is_found_read_or_unread(inbox):
     one = ndjson.chat("ann", "bob", "1", "room")
     inbox.append([one.line(), line(f'says "{one.id}x"')])
-    assert inbox.find(one.id)
+    assert inbox.find(one.id) == one
     assert len(taken(inbox)) == 2
-    assert inbox.find(one.id)
+    assert inbox.find(one.id) == one
     assert not inbox.find(f"{one.id}x")
     assert not inbox.find("")
+
+
+def test_a_second_reader_may_begin_where_the_first_one_is(channel, inbox):
+    inbox.append([line("1"), line("2")])
+    assert taken(inbox, 1) == ["1"]
+    second = Inbox(channel, "bob", "bridge")
+    assert second.begin_like(inbox)
+    assert not second.begin_like(inbox)
+    assert taken(second) == ["2"]
+    assert taken(inbox) == ["2"]
+
+
+def test_a_stamp_tells_that_something_was_appended(inbox):
+    assert inbox.stamp() is None
+    inbox.append([line("1")])
+    before = inbox.stamp()
+    assert inbox.stamp() == before
+    inbox.append([line("2")])
+    assert inbox.stamp() != before
+
+
+def test_what_is_unread_is_counted(inbox):
+    inbox.append([line(str(number)) for number in range(300)])
+    assert inbox.count_unread() == 300
+    assert len(taken(inbox)) == 256
+    assert inbox.count_unread() == 44
+
+
+def test_sessions_are_those_with_a_mailbox_or_an_offset(channel, inbox):
+    inbox.append([line("1")])
+    assert Inbox(channel, "ann.x").claim({})
+    assert Inbox(channel, "carol", "bridge").claim({})
+    for name in (
+        "inbox_dave.bad",
+        "offset_eve.lock",
+        "inbox_all.ndjson",
+        "inbox_-.ndjson",
+        "inbox_fay.json",
+        "offset_",
+    ):
+        (channel.path / name).touch()
+    assert sessions(channel) == ["ann.x", "bob"]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -348,7 +390,7 @@ from pathlib import Path
 from wakehub.errors import Held
 from wakehub.intercom import ndjson
 from wakehub.intercom.channels import Channel
-from wakehub.intercom.spool import Inbox
+from wakehub.intercom.spool import Inbox, sessions
 
 def patiently(act):
     while True:
@@ -426,7 +468,7 @@ def test_reset_beside_poll_beside_append(base, channel, inbox, tmp_path):
         sent, read, reset = (
             [int(word) for word in each.communicate(timeout=120)[0].split()] for each in (sender, poller, resetter)
         )
-    read += map(int, taken(inbox))  # one that was on its way when the poller ended
+    read += map(int, taken(inbox))  # what was sent behind the poller's last look
     assert read == sorted(set(read)), "twice, or out of order"
     assert set(read) <= set(sent)
     assert len(read) + sum(reset) == len(sent)

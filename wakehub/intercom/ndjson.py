@@ -15,14 +15,14 @@ from enum import StrEnum
 from typing import Any, Final, NoReturn
 
 from wakehub.identity import strict_json
-from wakehub.limits import MAX_MESH_DEPTH, MAX_MESH_LINE_BYTES, MAX_MESH_MESSAGE_ID
+from wakehub.limits import MAX_MESH_DEPTH, MAX_MESH_LINE_BYTES, MAX_MESH_MESSAGE_ID, MAX_MESH_SESSION
 from wakehub.visible import visible
 
 HUB: Final = "hub"
 """Who the hub says it is in `from_session`."""
 EVERYONE: Final = frozenset({"*", "all"})
 """The addresses that mean every connected id but the sender."""
-_SESSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SESSION: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_MESH_SESSION - 1}}}")
 _RESERVED: Final = EVERYONE | {HUB, "None"}
 _CHANNEL: Final = re.compile(r"[a-z0-9_-]{1,64}")
 _KEYS: Final = ("id", "type", "from_session", "to_session", "channel", "reply_to", "payload", "timestamp")
@@ -71,13 +71,18 @@ def timestamp() -> str:
 
 def check_session(name: str) -> str:
     """`name`, if it can be a session's id (§2); raises `Refusal` (INVALID_SESSION) before any file sees it (F43)."""
-    if _SESSION.fullmatch(name) is None or name in _RESERVED:
+    if not is_session(name):
         raise Refusal(
             Code.INVALID_SESSION,
             f"{_shown(name)} is no session id: 1 to 64 of A-Z a-z 0-9 . _ - beginning with a letter or digit, "
             f"and not {', '.join(sorted(_RESERVED))}",
         )
     return name
+
+
+def is_session(name: str) -> bool:
+    """Whether `name` can be a session's id."""
+    return _SESSION.fullmatch(name) is not None and name not in _RESERVED
 
 
 def check_channel(name: str) -> str:

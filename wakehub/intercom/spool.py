@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -40,6 +41,7 @@ from wakehub.limits import (
 )
 
 _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
+_TRACE: Final = re.compile(r"(?:inbox_(?=.*\.ndjson$)|offset_(?=.*\.json$))([^@]*)\.(?:nd)?json")
 _OWN_KEYS: Final = frozenset({"offset", "updated_at", "head", "seen"})
 
 
@@ -128,30 +130,61 @@ class Inbox:
         with self._locked(os.O_RDWR | os.O_CREAT) as fd:
             return self._read(fd, self._mark(), most)
 
-    def find(self, message_id: str) -> bool:
-        """Whether an envelope of that id lies in the inbox, read or unread."""
+    def find(self, message_id: str) -> Envelope | None:
+        """The envelope of that id, if it lies in the inbox, read or unread."""
         wanted = json.dumps(message_id).encode()  # as it is written, so that most lines need no parsing
         with self._locked(os.O_RDWR | os.O_CREAT) as fd, os.fdopen(os.dup(fd), "rb") as file:
             file.seek(0)
             for line, _ in _lines(file):
                 if line is not None and wanted in line:
                     with contextlib.suppress(ndjson.Refusal):
-                        if ndjson.decode(line).get("id") == message_id:
-                            return True
-        return False
+                        found = ndjson.parse(line)
+                        if found.id == message_id:
+                            return found
+        return None
+
+    def stamp(self) -> files.Stamp | None:
+        """What tells one state of the inbox from the next; None where there is none."""
+        try:
+            return files.Stamp.of(os.stat(self._name, dir_fd=self._channel.fd, follow_symlinks=False))
+        except FileNotFoundError:
+            return None
+
+    def count_unread(self) -> int:
+        """How many envelopes are unread."""
+        with self._locked(os.O_RDWR | os.O_CREAT) as fd:
+            return self._unread(fd)[0]
 
     def reset(self) -> int:
         """Drop what the inbox holds, and set the offset, under both locks; how many unread envelopes were dropped."""
         with self._reading(), self._locked(os.O_RDWR | os.O_CREAT) as fd:
-            mark = self._mark()
-            dropped, batch = 0, Batch(is_last=False)
-            while not batch.is_last:
-                batch = self._read(fd, mark, MESH_BATCH_LINES)
-                mark = Mark(batch.end, self._head(fd, batch.end), batch._seen)
-                dropped += len(batch.envelopes)
+            dropped, mark = self._unread(fd)
             os.ftruncate(fd, 0)
             self._put(Mark(0, "", mark.seen))
         return dropped
+
+    def remove(self) -> int:
+        """Remove the inbox with all that belongs to it, unless something in it is unread by any of its readers.
+
+        How many envelopes are unread: 0 says that it is gone. Raises `Held` (75) while somebody reads.
+        """
+        with self._reading(), self._locked(os.O_RDWR | os.O_CREAT) as fd:
+            unread = self._unread(fd)[0]
+            if unread or not self._is_read_by_others(os.fstat(fd).st_size):
+                return max(1, unread)
+            for name in self._readers() | {self._name, self._offset_name, f"inbox_{self.session}.bad"}:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self._channel.fd)
+        return 0
+
+    def _unread(self, fd: int) -> tuple[int, Mark]:
+        mark = self._mark()
+        unread, batch = 0, Batch(is_last=False)
+        while not batch.is_last:
+            batch = self._read(fd, mark, MESH_BATCH_LINES)
+            mark = Mark(batch.end, self._head(fd, batch.end), batch._seen)
+            unread += len(batch.envelopes)
+        return unread, mark
 
     def _read(self, fd: int, mark: Mark, most: int) -> Batch:
         start = self._place(fd, mark)
@@ -216,13 +249,17 @@ class Inbox:
 
     def _is_read_by_others(self, end: int) -> bool:
         """Whether every other reader of this inbox is at its end too; what only one has read is not compacted."""
+        others = self._readers() - {self._offset_name}
+        return all(_mark_in(self._channel.document(name, MAX_MESH_OFFSET_BYTES)).offset >= end for name in others)
+
+    def _readers(self) -> set[str]:
+        """The offsets of all who read this inbox, as far as they have one."""
         plain, named = f"offset_{self.session}.json", f"offset_{self.session}@"
-        names = [
+        return {
             name
             for name in os.listdir(self._channel.fd)
-            if (name == plain or (name.startswith(named) and name.endswith(".json"))) and name != self._offset_name
-        ]
-        return all(_mark_in(self._channel.document(name, MAX_MESH_OFFSET_BYTES)).offset >= end for name in names)
+            if name == plain or (name.startswith(named) and name.endswith(".json"))
+        }
 
     def _keep_aside(self, fd: int, spoiled: Sequence[tuple[int, int]]) -> None:
         if not spoiled:
@@ -242,8 +279,15 @@ class Inbox:
 
     def claim(self, extra: Mapping[str, Any]) -> bool:
         """Make the offset's file, at 0, with `extra` keys; False when it is there already, which is then untouched."""
+        return self._create(dict(extra) | {"offset": 0})
+
+    def begin_like(self, other: "Inbox") -> bool:
+        """Make the offset's file, where `other` has come to; False when it is there already."""
+        return self._create({"offset": 0} | {key: value for key, value in other.document().items() if key in _OWN_KEYS})
+
+    def _create(self, document: Mapping[str, Any]) -> bool:
         try:
-            self._channel.create(self._offset_name, dict(extra) | {"offset": 0, "updated_at": ndjson.timestamp()})
+            self._channel.create(self._offset_name, dict(document) | {"updated_at": ndjson.timestamp()})
         except FileExistsError:
             return False
         return True
@@ -283,9 +327,18 @@ class Inbox:
     @contextlib.contextmanager
     def _locked(self, flags: int) -> Iterator[int]:
         """The inbox, made where it is missing, under its own lock."""
-        with self._channel.opened(self._name, flags) as fd:
-            with locked(fd, f"the inbox of {self.session}", self._patience_ms):
-                yield fd
+        is_held = False
+        while not is_held:
+            with self._channel.opened(self._name, flags) as fd:
+                with locked(fd, f"the inbox of {self.session}", self._patience_ms):
+                    if is_held := self._is_in_place(fd):  # else it was removed between opening and locking it
+                        yield fd
+
+    def _is_in_place(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self._name, dir_fd=self._channel.fd, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -320,3 +373,9 @@ def _mark_in(found: Mapping[str, Any]) -> Mark:
         head if isinstance(head, str) else "",
         tuple(each for each in seen if isinstance(each, str)) if isinstance(seen, list) else (),
     )
+
+
+def sessions(channel: Channel) -> list[str]:
+    """Every id that has a mailbox or an offset on the channel, sorted."""
+    found = (_TRACE.fullmatch(name) for name in os.listdir(channel.fd))
+    return sorted({match[1] for match in found if match and ndjson.is_session(match[1])})
