@@ -10,10 +10,9 @@ import pytest
 from wakehub.errors import BadData
 from wakehub.inbox.admission import check
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import Attachment, NewRow, Row
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Attachment, NewRow, Row
-from wakehub.intercom.ndjson import Envelope, parse
-from wakehub.intercom.rows import (
+from wakehub.intercom.crossing import (
     ROW_KEY,
     Seat,
     answered_row,
@@ -24,6 +23,7 @@ from wakehub.intercom.rows import (
     namespace,
     session_of,
 )
+from wakehub.intercom.ndjson import Envelope, parse
 from wakehub.relay.message import Message
 
 NOW = Now(1_800_000_000_000, 0, "boot")  # 2027-01-15T08:00:00Z

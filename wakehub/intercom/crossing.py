@@ -20,7 +20,7 @@ from typing import Final
 from wakehub.errors import BadData
 from wakehub.identity.addresses import check_address
 from wakehub.inbox.ids import is_row_id
-from wakehub.inbox.store import TEXT, Arrival, NewRow, Row
+from wakehub.inbox.rows import TEXT, Arrival, NewRow, Row
 from wakehub.intercom.ndjson import Envelope, is_session
 from wakehub.limits import MAX_BODY_BYTES, MAX_MESH_SESSION
 from wakehub.relay.message import Message
