@@ -11,6 +11,7 @@ import os
 from wakehub import __version__
 from wakehub.cli import (
     agents,
+    bench,
     checks,
     conformance,
     daemons,
@@ -59,7 +60,7 @@ def build_parser() -> Parser:
     checks.add_flags(top)
     add_instance_flags(top)
     commands = Commands(top)
-    for group in (agents, daemons, messages, relay, record, watching, checks, conformance, hook, install, learn):
+    for group in (agents, daemons, messages, relay, record, watching, checks, conformance, bench, hook, install, learn):
         group.add(commands)
     return top
 

@@ -1,0 +1,94 @@
+"""`wakehub bench`: which scenarios, with whom, in what order."""
+
+import contextlib
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from wakehub.bench import report
+from wakehub.bench.report import Table
+from wakehub.bench.scenarios import Bench
+from wakehub.bench.stage import Stage
+from wakehub.bench.systems import Epoll, Kind, Socketpair, Wakehub
+from wakehub.errors import Unavailable
+from wakehub.limits import WANTED_DESCRIPTORS
+
+SCENARIOS: Final = ("latency", "fanout", "hot", "rejoin", "memory", "idle")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that was measured; `left_out` says what was not and why."""
+
+    machine: dict[str, report.Cell]
+    rounds: int
+    seconds: float
+    tables: dict[str, list[Table]]
+    left_out: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "machine": self.machine,
+            "rounds": self.rounds,
+            "seconds": round(self.seconds, 1),
+            "left_out": self.left_out,
+            "scenarios": {
+                name: {table.name: table.to_json() for table in tables} for name, tables in self.tables.items()
+            },
+        }
+
+    def text(self) -> str:
+        """Everything in plain text."""
+        lines = [report.head(self.machine, self.rounds)]
+        for tables in self.tables.values():
+            for table in tables:
+                lines += ["", *table.lines()]
+        lines += ["", *self._remarks(), f"{self.seconds:.0f} s in all"]
+        return "\n".join(lines)
+
+    def markdown(self) -> str:
+        """Everything in Markdown, for the guide."""
+        lines = [report.head(self.machine, self.rounds), ""]
+        for tables in self.tables.values():
+            for table in tables:
+                lines += table.markdown()
+        return "\n".join([*lines, *(f"- {remark}" for remark in self._remarks())]).rstrip()
+
+    def _remarks(self) -> list[str]:
+        return [*(f"left out: {name}: {why}" for name, why in self.left_out.items()), *report.platform_notes()]
+
+
+def run(chosen: Sequence[str], *, rounds: int, quick: bool, with_peers: bool, tell: Callable[[str], None]) -> Findings:
+    """Measure the `chosen` scenarios; `tell` hears what is going on.
+
+    Raises `Unavailable` (69) when something that is needed cannot be started, `Failed` (1) for a measurement that
+    came to nothing.
+    """
+    began = time.monotonic()
+    raise_descriptors()
+    kinds: list[Kind] = [Socketpair(), Epoll(), Wakehub()]
+    left_out: dict[str, str] = {}
+    tables: dict[str, list[Table]] = {}
+    with Stage() as stage:
+        for name in chosen:
+            bench = Bench(stage, rounds, quick, kinds, lambda what, name=name: tell(f"{name}: {what}"))  # type: ignore[misc]
+            tables[name] = import_module(f"wakehub.bench.scenarios.{name}").measure(bench)
+    return Findings(report.machine(), rounds, time.monotonic() - began, tables, left_out)
+
+
+def raise_descriptors() -> None:
+    """Make room for the load client's sockets, which children inherit; raises `Unavailable` (69) when there is none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= WANTED_DESCRIPTORS:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED_DESCRIPTORS, hard))
+        return
+    raise Unavailable(
+        f"only {soft} files may be open",
+        why=f"the load client needs up to {WANTED_DESCRIPTORS}, and the hard limit is {hard}",
+        remedy=f"ulimit -Hn {WANTED_DESCRIPTORS}, or LimitNOFILE= of the service this runs in",
+    )
