@@ -17,16 +17,12 @@ import time
 from typing import Any, Final
 
 from wakehub.bench import cpu, dialects
-from wakehub.bench.dialects import Dialect, Greeting
+from wakehub.bench.dialects import Dialect, Greeting, Wrong
 from wakehub.limits import BENCH_PATIENCE_SECONDS
 from wakehub.visible import visible
 
 _NS: Final = 1_000_000_000
 _now: Final = time.perf_counter_ns
-
-
-class Wrong(Exception):
-    """What was measured is not what should have been: another message came, or none."""
 
 
 class Fleet:
@@ -38,6 +34,7 @@ class Fleet:
         self._crowd = crowd
         self.writers: list[socket.socket] = []
         self.readers: list[socket.socket] = []
+        self._opened: list[socket.socket] = []
 
     def __len__(self) -> int:
         return len(self.readers)
@@ -60,6 +57,7 @@ class Fleet:
         else:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._opened.append(sock)
         sock.settimeout(BENCH_PATIENCE_SECONDS)
         sock.connect(self._address)
         _block(sock)
@@ -71,9 +69,10 @@ class Fleet:
         return self.dialect.greet(number, lane, crowd=hears)
 
     def close(self) -> None:
-        for sock in {*self.writers, *self.readers}:
+        """Close every connection, greeted or not."""
+        for sock in self._opened:
             sock.close()
-        self.writers, self.readers = [], []
+        self.writers, self.readers, self._opened = [], [], []
 
     def take(self, reader: socket.socket, expected: bytes) -> None:
         """Read one message that must be `expected`."""
@@ -90,10 +89,10 @@ class Fleet:
                     reader.sendall(answer)
             if data == expected:
                 return
-            may_be_noise = any(noise.startswith(data) for noise in self.dialect.noise)
+            may_be_noise = data and any(noise.startswith(data) for noise in self.dialect.noise)
             if not expected.startswith(data) and not may_be_noise:
                 raise Wrong(f"{visible(data[:80])!r} came instead of {visible(expected[:80])!r}")
-            more = reader.recv(len(expected) - len(data))
+            more = reader.recv(1 if may_be_noise else len(expected) - len(data))
             if not more:
                 raise Wrong("the server closed a connection")
             data += more
@@ -116,6 +115,7 @@ class PairFleet(Fleet):
     def grow(self, count: int) -> None:
         while len(self) < count:
             one, other = socket.socketpair()
+            self._opened += [one, other]
             _block(one)
             _block(other)
             self.writers.append(one)

@@ -14,6 +14,10 @@ Greeting = Generator[bytes, bytes, None]
 """Yields bytes to send (empty: nothing) and is sent what was received next; returns when the agent is connected."""
 
 
+class Wrong(Exception):
+    """What was measured is not what should have been: something else came, or nothing."""
+
+
 class Dialect(Protocol):
     """One system's language. Agents are numbers from 0; a *broadcast* goes to the whole crowd."""
 

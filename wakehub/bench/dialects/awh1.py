@@ -8,8 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from wakehub.bench.dialects import Greeting, agent_id
-from wakehub.errors import Unavailable
+from wakehub.bench.dialects import Greeting, Wrong, agent_id
 from wakehub.identity.delegation import Bundle
 from wakehub.visible import visible
 from wakehub.wire import transcript
@@ -83,7 +82,7 @@ def _expect(kind: type[_Expected], protocol: ClientProtocol, out: bytes) -> Gene
             if isinstance(event, kind):
                 return event
             if isinstance(event, Error):
-                raise Unavailable(f"the hub refused the load client: {event.code} {visible(event.reason)}")
+                raise Wrong(f"the hub refused {event.code} {visible(event.reason)}")
 
 
 def make(bundles: str) -> Awh1:

@@ -1,0 +1,49 @@
+"""The command's frame: what is reported in which form, and what happens without enough descriptors."""
+
+import resource
+
+import pytest
+
+from wakehub.bench import run
+from wakehub.bench.report import Column, Table
+from wakehub.errors import Unavailable
+
+
+def findings():
+    table = Table("t", "A table", (Column("system", "system"),))
+    table.add(system="wakehub")
+    return run.Findings({"wakehub": "1", "python": "3", "system": "x", "kernel": "y", "architecture": "z", "cpus": 2},
+                        3, 1.26, {"latency": [table]}, {"redis": "not installed"})  # fmt: skip
+
+
+def test_what_was_left_out_is_said_in_every_form():
+    found = findings()
+    assert "left out: redis: not installed" in found.text()
+    assert "- left out: redis: not installed" in found.markdown()
+    assert found.to_json()["left_out"] == {"redis": "not installed"}
+
+
+def test_json_has_the_tables_by_scenario_and_name():
+    found = findings().to_json()
+    assert set(found) == {"machine", "rounds", "seconds", "left_out", "scenarios"}
+    assert found["scenarios"]["latency"]["t"]["rows"] == [{"system": "wakehub"}]
+    assert found["seconds"] == 1.3
+
+
+def test_too_few_descriptors_are_reported_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 512))
+
+    def refuse(_which, limits):
+        raise ValueError(limits)
+
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    with pytest.raises(Unavailable, match=r"only 256 files.*ulimit -Hn 4096"):
+        run.raise_descriptors()
+
+
+def test_the_soft_limit_is_raised_where_the_hard_one_allows_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 8192))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    run.raise_descriptors()
+    assert asked == [(4096, 8192)]

@@ -1,0 +1,66 @@
+"""Each scenario, run once and short, gives every row it promises; no time is judged."""
+
+import math
+
+import pytest
+
+from wakehub.bench import run
+from wakehub.bench.scenarios import share, versus
+from wakehub.bench.systems import FLOORS, WAKEHUB
+
+
+def rows(findings, scenario, table):
+    return findings.to_json()["scenarios"][scenario][table]["rows"]
+
+
+@pytest.fixture(scope="module")
+def findings():
+    said = []
+    found = run.run(run.SCENARIOS, rounds=1, quick=True, with_peers=False, tell=said.append)
+    assert {line.split(":")[0] for line in said} == set(run.SCENARIOS)
+    return found
+
+
+def test_latency_has_every_pace_and_system(findings):
+    for table in findings.to_json()["scenarios"]["latency"]:
+        found = {(row["system"], row["pace_ms"]) for row in rows(findings, "latency", table)}
+        assert found == {(name, pace) for name in (WAKEHUB, *FLOORS) for pace in (2, 200)}
+
+
+def test_fan_out_reaches_255(findings):
+    found = rows(findings, "fanout", "fanout")
+    assert {row["system"]: row["listeners"] for row in found} == {"epoll": 255, WAKEHUB: 255}
+    assert all(row["first_us"] <= row["last_us"] <= row["last_p99_us"] for row in found)
+
+
+def test_hot_says_what_one_core_would_carry(findings):
+    for row in rows(findings, "hot", "hot"):
+        assert row["wakes_per_s"] > 0
+        if row["cpu_us"] is not None:
+            assert math.isclose(row["core_wakes_per_s"], 1e6 / row["cpu_us"])
+
+
+def test_all_256_rejoin(findings):
+    found = rows(findings, "rejoin", "rejoin")
+    assert [row["advised"] for row in found] == ["as advised", "at once"]
+    assert all(row["agents"] == 256 and row["lost"] == 0 and row["cpu_ms"] > 0 for row in found)
+
+
+def test_memory_is_told_for_each_size_and_behind_many_wakes(findings):
+    found = rows(findings, "memory", "memory")
+    assert [row["state"] for row in found[:3]] == ["nobody connected", "128 agents", "256 agents"]
+    assert "wakes later" in found[3]["state"]
+    assert all(row["rss_mib"] > 1 for row in found)
+
+
+def test_idle_has_both_states(findings):
+    assert [row["state"] for row in rows(findings, "idle", "idle")] == ["silent", "one wake per agent and second"]
+
+
+def test_every_ratio_compares_with_wakehub():
+    assert versus({WAKEHUB: [2.0, 4.0, 6.0], "x": [1.0, 1.0, 2.0]}, "x") == 3
+    assert versus({WAKEHUB: [2.0], "x": [0.0]}, "x") is None
+
+
+def test_the_clients_share_is_of_the_whole_time():
+    assert share([{"client_ns": 10, "wall_ns": 100}, {"client_ns": 30, "wall_ns": 100}]) == 20
