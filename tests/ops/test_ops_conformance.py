@@ -23,9 +23,10 @@ from independent_client import Agent, Bundle, Client
 from wakehub.errors import ErrorCode, Exit, WakehubError
 from wakehub.identity.keys import KeyPair, verify
 from wakehub.ops.conformance import report, runner
-from wakehub.ops.conformance.case import Case, Mismatch, NotApplicable, Result, Stop, Verdict
+from wakehub.ops.conformance.case import Case, Result, Verdict
 from wakehub.ops.conformance.guest import Guest, load_guests, malleated, topic_list
 from wakehub.ops.conformance.lab import Lab
+from wakehub.ops.conformance.outcome import Mismatch, NotApplicable, Stop
 from wakehub.ops.conformance.peer import Peer, body, prefixed
 from wakehub.ops.conformance.runner import CASES, Findings
 from wakehub.wire.frames import Frame, Kind, decode, encode

@@ -7,24 +7,10 @@ marked **(ours)** in awh1.md go beyond the base protocol: their cases are tried 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from wakehub.ops.conformance.lab import Lab
+from wakehub.ops.conformance.lab import Lab
 
-Try = Callable[["Lab"], None]
-
-
-class Mismatch(Exception):
-    """The hub did something else: what came instead, in words, safe to show."""
-
-
-class NotApplicable(Exception):
-    """The case cannot tell here, and why: a machine too slow, ids too long."""
-
-
-class Stop(Exception):
-    """There is no sense in going on: the hub is gone, or an agent of a bundle is in use by somebody else."""
+Try = Callable[[Lab], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from wakehub.limits import (
     MAX_WAKE_PAYLOAD_BYTES,
     PREFIX_BYTES,
 )
-from wakehub.ops.conformance.case import Book, Mismatch
+from wakehub.ops.conformance.case import Book
 from wakehub.ops.conformance.lab import Lab
+from wakehub.ops.conformance.outcome import Mismatch
 from wakehub.ops.conformance.peer import body, prefixed
 from wakehub.wire.frames import PAYLOAD_CEILING, PREFIX, Kind
 

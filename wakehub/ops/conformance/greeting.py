@@ -15,9 +15,10 @@ from wakehub.limits import (
     NONCE_BYTES,
     SIGNATURE_BYTES,
 )
-from wakehub.ops.conformance.case import Book, Mismatch
+from wakehub.ops.conformance.case import Book
 from wakehub.ops.conformance.guest import Guest, hello_payload, topic_list
 from wakehub.ops.conformance.lab import Lab
+from wakehub.ops.conformance.outcome import Mismatch
 from wakehub.ops.conformance.peer import Peer, body, prefixed
 from wakehub.visible import visible
 from wakehub.wire.fields import lp

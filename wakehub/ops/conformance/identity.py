@@ -6,10 +6,11 @@ from typing import Final
 from wakehub.identity.delegation import Certificate
 from wakehub.identity.keys import KeyPair
 from wakehub.limits import SIGNATURE_BYTES
-from wakehub.ops.conformance.case import Book, Mismatch, NotApplicable
+from wakehub.ops.conformance.case import Book
 from wakehub.ops.conformance.greeting import expect_unauthorized
 from wakehub.ops.conformance.guest import Guest, malleated
 from wakehub.ops.conformance.lab import Lab
+from wakehub.ops.conformance.outcome import Mismatch, NotApplicable
 from wakehub.ops.conformance.peer import Peer, body, prefixed
 from wakehub.wire.fields import lp
 from wakehub.wire.frames import Kind

@@ -19,8 +19,8 @@ from wakehub.limits import (
     NONCE_BYTES,
     TEARDOWN_FLUSH_MS,
 )
-from wakehub.ops.conformance.case import Mismatch, NotApplicable, Stop
 from wakehub.ops.conformance.guest import Guest
+from wakehub.ops.conformance.outcome import Mismatch, NotApplicable, Stop
 from wakehub.ops.conformance.peer import Peer, body, prefixed
 from wakehub.visible import visible
 from wakehub.wire.frames import Kind
@@ -120,6 +120,11 @@ class Lab:
     def absent(self, guest: Guest) -> None:
         """Make the agent known and not connected, with nothing waiting for it."""
         self.session(guest).leave()
+
+    def depart(self, peer: Peer, guest: Guest) -> None:
+        """Have the hub forget the agent of a session; it must close without an answer."""
+        peer.send_frame(Kind.DEPART, payload=guest.membership(Kind.DEPART, peer.hub_id, peer.nonce))
+        peer.expect_end()
 
     # --- names ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from wakehub.errors import ErrorCode, Violation
 from wakehub.limits import MAGIC, VERSION
-from wakehub.ops.conformance.case import Mismatch, Stop
+from wakehub.ops.conformance.outcome import Mismatch, Stop
 from wakehub.visible import visible
 from wakehub.wire.frames import PREFIX, Frame, Kind, decode
 from wakehub.wire.payloads import Error, Wake, Welcome
@@ -22,6 +22,11 @@ from wakehub.wire.reader import FrameReader
 
 _HEADER: Final = struct.Struct(">4sBBBBBBHQI")
 _RECEIVE_BYTES: Final = 1 << 16
+
+
+def now_ms() -> int:
+    """The time as frames are stamped with it: milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def body(
@@ -199,6 +204,26 @@ class Peer:
         if found.wake.row_id != row_id:
             _came(found)
         return found
+
+    def expect_bytes(self, sent: bytes) -> None:
+        """The next frame must be a wake, and the very bytes that were sent."""
+        found = self.expect(Kind.WAKE)
+        if found.raw != sent:
+            raise Mismatch(f"{found}, of other bytes than were sent")
+
+    def expect_made(self, found: Received) -> None:
+        """A wake must be one of the hub's own making for this session's agent (§5.6)."""
+        self.expect_from_hub(found)
+        wake, inbox = found.wake, b"_inbox/" + self.agent
+        if wake.sender or wake.digest or wake.watermark or wake.namespace not in (inbox, b""):
+            raise Mismatch(f"{found} that says more than the hub knows")
+
+    def expect_pending(self, count: int, ids: int, *, lagged: bool) -> None:
+        """The welcome must have said that so many wakes wait, of so many ids, and whether some ids are missing."""
+        assert self.welcome is not None
+        found = (self.welcome.pending_count, self.welcome.pending_ids, self.welcome.lagged)
+        if found != (count, ids, lagged):
+            raise Mismatch(f"a welcome with count {found[0]}, ids {found[1]}, lagged {found[2]:d}")
 
     def expect_end(self) -> None:
         """Nothing but the end of the stream may come."""

@@ -13,15 +13,18 @@ from pathlib import Path
 
 from wakehub.errors import Exit, WakehubError
 from wakehub.limits import CONFORMANCE_PATIENCE_SECONDS
-from wakehub.ops.conformance import framing, greeting, identity, sessions, wakes
-from wakehub.ops.conformance.case import Case, Mismatch, NotApplicable, Result, Stop, Verdict
+from wakehub.ops.conformance import absence, deafness, framing, greeting, identity, sessions, topics, wakes
+from wakehub.ops.conformance.case import Case, Result, Verdict
 from wakehub.ops.conformance.guest import Guest
 from wakehub.ops.conformance.lab import Lab
+from wakehub.ops.conformance.outcome import Mismatch, NotApplicable, Stop
 from wakehub.ops.health import Health, check
 from wakehub.visible import visible
 
 CASES: tuple[Case, ...] = tuple(
-    case for module in (framing, greeting, identity, sessions, wakes) for case in module.BOOK.cases
+    case
+    for module in (framing, greeting, identity, sessions, wakes, absence, topics, deafness)
+    for case in module.BOOK.cases
 )
 """Every case, in the order in which they run."""
 
@@ -138,7 +141,7 @@ class _Runner:
             return
         lab = self._lab()
         try:
-            wakes.depart(lab.session(guest), guest)
+            lab.depart(lab.session(guest), guest)
         except (Mismatch, Stop):
             pass  # what is wrong with it, the cases have said
         finally:

@@ -15,10 +15,11 @@ from wakehub.limits import (
     MAX_TOPICS_PER_SESSION,
     RATE_LIMITED_ANSWER_INTERVAL_MS,
 )
-from wakehub.ops.conformance.case import Book, Mismatch
+from wakehub.ops.conformance.case import Book
 from wakehub.ops.conformance.greeting import expect_unauthorized
 from wakehub.ops.conformance.guest import topic_list
 from wakehub.ops.conformance.lab import Lab
+from wakehub.ops.conformance.outcome import Mismatch
 from wakehub.ops.conformance.peer import Peer, body, prefixed
 from wakehub.wire.fields import lp
 from wakehub.wire.frames import Kind
