@@ -13,6 +13,7 @@ def findings():
     table = Table("t", "A table", (Column("system", "system"),))
     table.add(system="wakehub")
     return run.Findings({"wakehub": "1", "python": "3", "system": "x", "kernel": "y", "architecture": "z", "cpus": 2},
+                        {"nats": "v2"},
                         3, 1.26, {"latency": [table]}, {"redis": "not installed"})  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def test_what_was_left_out_is_said_in_every_form():
 
 def test_json_has_the_tables_by_scenario_and_name():
     found = findings().to_json()
-    assert set(found) == {"machine", "rounds", "seconds", "left_out", "scenarios"}
+    assert set(found) == {"machine", "peers", "rounds", "seconds", "left_out", "scenarios"}
     assert found["scenarios"]["latency"]["t"]["rows"] == [{"system": "wakehub"}]
     assert found["seconds"] == 1.3
 

@@ -27,7 +27,7 @@ def test_a_quick_run_gives_valid_json_with_every_key():
     done = bench("--quick", "--only", "memory", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert set(found) == {"machine", "rounds", "seconds", "left_out", "scenarios"}
+    assert set(found) == {"machine", "peers", "rounds", "seconds", "left_out", "scenarios"}
     assert not empty(found["machine"])
     assert list(found["scenarios"]) == ["memory"]
     for row in found["scenarios"]["memory"]["memory"]["rows"]:

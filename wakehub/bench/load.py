@@ -97,6 +97,16 @@ class Fleet:
                 raise Wrong("the server closed a connection")
             data += more
 
+    def answer_noise(self, reader: socket.socket) -> None:
+        """Read what comes unasked, and answer it."""
+        data = b""
+        while data not in self.dialect.noise:
+            more = reader.recv(1)
+            data += more
+            if not more or not any(noise.startswith(data) for noise in self.dialect.noise):
+                raise Wrong(f"{visible(data[:80])!r} came unasked, or the end")
+        reader.sendall(self.dialect.noise[data])
+
     def drop_answer(self, writer: socket.socket, size: int) -> None:
         """Read what the sender is answered."""
         while size > 0:
@@ -308,6 +318,9 @@ class Load:
                     sent += 1
                 for fd, _event in poller.poll(0):
                     writer, _, reader, expected, answer = pairs[fd]
+                    if fd not in due_at:  # no wake: something that wants an answer, now
+                        fleet.answer_noise(reader)
+                        continue
                     fleet.take(reader, expected)
                     took.append(_now() - due_at.pop(fd))
                     if answer:

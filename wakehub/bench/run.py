@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from wakehub.bench import report
+from wakehub.bench import peers, report
 from wakehub.bench.report import Table
 from wakehub.bench.scenarios import Bench
 from wakehub.bench.stage import Stage
@@ -24,6 +24,7 @@ class Findings:
     """All that was measured; `left_out` says what was not and why."""
 
     machine: dict[str, report.Cell]
+    peers: dict[str, str]
     rounds: int
     seconds: float
     tables: dict[str, list[Table]]
@@ -32,6 +33,7 @@ class Findings:
     def to_json(self) -> dict[str, Any]:
         return {
             "machine": self.machine,
+            "peers": self.peers,
             "rounds": self.rounds,
             "seconds": round(self.seconds, 1),
             "left_out": self.left_out,
@@ -58,7 +60,8 @@ class Findings:
         return "\n".join([*lines, *(f"- {remark}" for remark in self._remarks())]).rstrip()
 
     def _remarks(self) -> list[str]:
-        return [*(f"left out: {name}: {why}" for name, why in self.left_out.items()), *report.platform_notes()]
+        beside = [f"beside it: {name}: {version}" for name, version in self.peers.items()]
+        return [*beside, *(f"left out: {name}: {why}" for name, why in self.left_out.items()), *report.platform_notes()]
 
 
 def run(chosen: Sequence[str], *, rounds: int, quick: bool, with_peers: bool, tell: Callable[[str], None]) -> Findings:
@@ -70,13 +73,18 @@ def run(chosen: Sequence[str], *, rounds: int, quick: bool, with_peers: bool, te
     began = time.monotonic()
     raise_descriptors()
     kinds: list[Kind] = [Socketpair(), Epoll(), Wakehub()]
+    versions: dict[str, str] = {}
     left_out: dict[str, str] = {}
+    if with_peers:
+        found, left_out = peers.installed()
+        kinds += found
+        versions = {peer.name: peer.told_version() for peer in found}
     tables: dict[str, list[Table]] = {}
     with Stage() as stage:
         for name in chosen:
             bench = Bench(stage, rounds, quick, kinds, lambda what, name=name: tell(f"{name}: {what}"))  # type: ignore[misc]
             tables[name] = import_module(f"wakehub.bench.scenarios.{name}").measure(bench)
-    return Findings(report.machine(), rounds, time.monotonic() - began, tables, left_out)
+    return Findings(report.machine(), versions, rounds, time.monotonic() - began, tables, left_out)
 
 
 def raise_descriptors() -> None:

@@ -58,7 +58,9 @@ class Served:
 class Kind(Protocol):
     """How a system is started."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the tables call it."""
 
     def serve(self, stage: Stage, agents: int, cpus: Sequence[int]) -> Served:
         """Start it for so many agents, on `cpus` (empty: any)."""

@@ -21,8 +21,8 @@ def add(commands: Commands) -> None:
         "with it. `wakehub guide performance` explains the columns.\n"
         "Progress goes to stderr. Exit: 0 all was measured, 1 a measurement failed, 2 usage, 69 something cannot be "
         "started.",
-        json_keys="machine, rounds, seconds, left_out, scenarios (by name, its tables by name: title, rows, notes, "
-        "rounds)",
+        json_keys="machine, peers, rounds, seconds, left_out, scenarios (by name, its tables by name: title, rows, "
+        "notes, rounds)",
     )
     command.add_argument("--quick", action="store_true", help="fewer repetitions: a glance, not a result")
     command.add_argument(

@@ -8,7 +8,10 @@ All systems carry the same: `message`, as many bytes as the hint that the publis
 """
 
 from collections.abc import Generator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+CROWD: Final = "bench/all"
+"""Where a broadcast goes, in other systems' words."""
 
 Greeting = Generator[bytes, bytes, None]
 """Yields bytes to send (empty: nothing) and is sent what was received next; returns when the agent is connected."""

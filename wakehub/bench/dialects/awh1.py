@@ -8,14 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from wakehub.bench.dialects import Greeting, Wrong, agent_id
+from wakehub.bench.dialects import CROWD, Greeting, Wrong, agent_id
 from wakehub.identity.delegation import Bundle
 from wakehub.visible import visible
 from wakehub.wire import transcript
 from wakehub.wire.payloads import Error, Hello, Wake, Welcome
 from wakehub.wire.protocol import Challenge, ClientProtocol, Event
 
-TOPIC: Final = b"#bench/all"
+TOPIC: Final = f"#{CROWD}".encode()
 _Expected = TypeVar("_Expected", Challenge, Welcome)
 
 
@@ -85,6 +85,4 @@ def _expect(kind: type[_Expected], protocol: ClientProtocol, out: bytes) -> Gene
                 raise Wrong(f"the hub refused {event.code} {visible(event.reason)}")
 
 
-def make(bundles: str) -> Awh1:
-    """The dialect with the agents in the file `bundles`."""
-    return Awh1(bundles)
+make: Final = Awh1
