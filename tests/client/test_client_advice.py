@@ -21,6 +21,7 @@ from wakehub.identity.allowlist import AllowlistFile, Unusable, sign
 from wakehub.identity.keys import load_public
 from wakehub.identity.owner import load_owner, read_registry
 from wakehub.identity.registry import to_allowlist
+from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.locks import live_holder
 from wakehub.ops import health
 from wakehub.paths import choose
@@ -134,6 +135,41 @@ def test_an_installed_unit_is_what_starts_it(config: Config, file: str, daemon: 
     path.write_text(str(config.paths.state))
     assert advice.to_start(config.paths, daemon, environ(config)) == command
     assert advice.to_start(config.paths, daemon.other, environ(config)) == daemon.other.command, "that has none"
+
+
+def test_what_would_end_a_publisher_again_is_mended_first(config: Config) -> None:
+    key = config.paths.owner_key
+    key.chmod(0o644)
+    for daemon in (HUB, PUBLISHER):
+        remedy = advice.to_start(config.paths, daemon, environ(config))
+        assert remedy == f"{key} has mode 0644: chmod 600 {key}; then: wakehub up"
+    with Daemon(home(config), "publish") as refused:
+        assert refused.ends() == 77
+    subprocess.run(["chmod", "600", str(key)], check=True)
+    key.rename(key.with_name("away"))
+    assert f"{key} is missing" in advice.to_start(config.paths, PUBLISHER, environ(config))
+    key.with_name("away").rename(key)
+    with done(config, advice.to_start(config.paths, PUBLISHER, environ(config))):
+        until(lambda: both_answer(config), "both answer")
+
+
+def test_a_damaged_record_is_repaired_before_a_publisher_is_started(config: Config) -> None:
+    SqliteInbox.open(config.paths.record).close()
+    config.paths.record.write_bytes(b"x" * 8192)
+    remedy = advice.to_start(config.paths, PUBLISHER, environ(config))
+    assert remedy == "wakehub doctor --repair (the damaged file is kept); then: wakehub up"
+    repair = [sys.executable, "-m", *command_of(remedy)]
+    subprocess.run(repair, env=environ(config), check=False, capture_output=True)
+    assert advice.to_start(config.paths, PUBLISHER, environ(config)) == "wakehub up"
+
+
+@pytest.mark.parametrize("daemon", [HUB, PUBLISHER])
+def test_a_file_in_the_place_of_the_socket_is_moved_away_first(config: Config, daemon: advice.Daemon) -> None:
+    daemon.socket(config.paths).touch(0o600)
+    remedy = advice.to_start(config.paths, daemon, environ(config))
+    subprocess.run(command_of(remedy), check=True)
+    with done(config, advice.to_start(config.paths, daemon, environ(config))):
+        until(lambda: both_answer(config), "both answer")
 
 
 def test_a_home_where_nothing_was_ever_set_up(run_directory: Path) -> None:

@@ -113,7 +113,7 @@ def test_every_table_is_strict(record: Path) -> None:
 
 def test_without_create_an_absent_record_is_named(record: Path) -> None:
     for _ in range(2):
-        with pytest.raises(NoRecord, match="made by the first message, or by wakehub up") as refused:
+        with pytest.raises(NoRecord, match="the publisher makes it, or the first send") as refused:
             SqliteInbox.open(record, create=False)
         assert refused.value.exit == Exit.CONFIG
         assert not record.exists()

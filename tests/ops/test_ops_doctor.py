@@ -219,6 +219,27 @@ def test_a_record_that_takes_no_row_is_critical(config: Config) -> None:
     assert "free space" in found.remedy
 
 
+def test_one_cause_is_said_once(config: Config) -> None:
+    """A registry that cannot be used is met by the round trip, the safety and the admission."""
+    with Daemon(config.paths.config_file.parent, "serve") as hub:
+        hub.logs("hub ready")
+        config.paths.audit.chmod(0o644)
+        found = doctor.examine(config)
+    lines = {each.check: each for each in found.lines}
+    assert f"{config.paths.audit} has mode 0644" in lines["round trip"].detail
+    for check in ("safety", "admission"):
+        assert lines[check].detail == "not checked, see round trip"
+    assert found.to_text().count("chmod 600") == 1
+
+
+def test_a_remedy_that_is_long_is_told_once_to_people_and_each_time_to_programs(config: Config) -> None:
+    found = doctor.examine(config)
+    remedies = [each.remedy for each in found.lines if each.check in ("round trip", "hub", "publisher")]
+    assert len(set(remedies)) == 1
+    assert found.to_text().count(remedies[0]) == 1
+    assert found.to_text().count("next: as for round trip") >= 2
+
+
 # --- nothing is there ---
 
 

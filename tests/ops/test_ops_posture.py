@@ -158,7 +158,22 @@ def test_an_unsafe_allowlist_is_a_fault(made):
     publish(made)
     made.allowlist.chmod(0o644)
     found = posture.examine(made)
-    assert {finding.check for finding in faults(found)} == {"file", "allowlist"}
+    assert {finding.check for finding in faults(found)} == {"allowlist"}, "said once"
+
+
+def test_an_owner_key_that_keeps_a_publisher_from_starting_is_a_note(made):
+    """It may lie elsewhere on purpose; one that is open to others is a fault, and said once."""
+    publish(made)
+    key = made.paths.owner_key
+    seen = posture.examine(made)
+    assert "owner key" not in {finding.check for finding in seen.findings}
+    key.chmod(0o644)
+    found = posture.examine(made)
+    assert [finding.check for finding in faults(found)] == ["file"]
+    assert "owner key" not in {finding.check for finding in found.findings}
+    key.unlink()
+    notes = [finding for finding in posture.examine(made).findings if finding.check == "owner key"]
+    assert [(note.level, "no publisher can be started" in note.detail) for note in notes] == [("note", True)]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])

@@ -5,7 +5,9 @@ refuses (75) to run beside another `up`, and its children end where a hub or a p
 
 | nobody serves its socket, and | the next step |
 |---|---|
+| something else is at its path | that is moved away |
 | its process lives | it binds the socket again by itself within 15 s; if not, start it anew |
+| its owner key or its record keeps a publisher from starting | that is mended first |
 | `wakehub up` lives | that starts it again within 10 s, and says why it ended; stopped itself, it must go on first |
 | a unit or job of this instance is installed | start that; its own command, if there is one for the other alone |
 | the other one lives alone | `wakehub serve` or `wakehub publish` |
@@ -15,17 +17,24 @@ A process that keeps silent is named with its pid. A stopped one (SIGSTOP) is to
 the way its supervisor does it. Nothing is connected to here, and no lock is tried.
 """
 
+import contextlib
 import os
 import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from wakehub import files
 from wakehub.client import background
 from wakehub.client.supervisor import installed_units, start_of, supervisor_of
 from wakehub.config import Config
+from wakehub.errors import WakehubError
 from wakehub.identity.allowlist import Unusable
+from wakehub.identity.owner import load_owner
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import RecordDamaged
 from wakehub.limits import ALLOWLIST_RESIGN_SECONDS, RESTART_CAP_MS, SOCKET_CHECK_SECONDS
 from wakehub.locks import Holder, live_holder
 from wakehub.paths import Paths
@@ -46,6 +55,15 @@ class Daemon:
         """Its process, if it lives."""
         return live_holder(where.lock(self.lock))
 
+    def socket(self, where: Paths) -> Path:
+        """Where it serves, if nothing else was given."""
+        return where.hub_socket if self is HUB else where.publish_socket
+
+    def why_absent(self, where: Paths) -> str:
+        """Why nobody serves its socket."""
+        holder = self.holder(where)
+        return f"{self.name} not running" if holder is None else f"the {self.name}, pid {holder.pid}, has no socket now"
+
     @property
     def other(self) -> "Daemon":
         return PUBLISHER if self is HUB else HUB
@@ -65,6 +83,9 @@ def to_start(where: Paths, daemon: Daemon, environ: Mapping[str, str] = os.envir
             f"wait: the {daemon.name}, pid {holder.pid}, lives and binds its socket again within "
             f"{SOCKET_CHECK_SECONDS} s, if this is the path it was given; if it does not: {again}"
         )
+    socket = daemon.socket(where)
+    if os.path.lexists(socket) and not stat.S_ISSOCK(os.lstat(socket).st_mode):
+        return f"{files.to_move_away(socket)} (it is never replaced)"
     if (up := live_holder(where.lock("up"))) is not None:
         if is_stopped(up.pid):
             return f"kill -CONT {up.pid} (wakehub up, which starts the {daemon.name} again, is stopped)"
@@ -72,6 +93,13 @@ def to_start(where: Paths, daemon: Daemon, environ: Mapping[str, str] = os.envir
             f"wait: wakehub up, pid {up.pid}, starts the {daemon.name} again within {RESTART_CAP_MS // 1000} s; "
             f"why it ended: {log_of(where, daemon)}"
         )
+    if mend := _obstacle(where, daemon):
+        return f"{mend}; then: {_command(where, daemon, environ)}"
+    return _command(where, daemon, environ)
+
+
+def _command(where: Paths, daemon: Daemon, environ: Mapping[str, str]) -> str:
+    """The command that starts `daemon`, and the other one with it where nothing lives."""
     units = {is_publishers(file.name): file for file in installed_units(where, environ)}
     if units:
         unit = units.get(daemon is PUBLISHER)
@@ -82,6 +110,23 @@ def to_start(where: Paths, daemon: Daemon, environ: Mapping[str, str] = os.envir
         home = shlex.quote(str(where.config_file.parent))
         return f"correct WAKEHUB_HOME: nothing was ever set up in {home}; or set it up there: wakehub up"
     return "wakehub up"
+
+
+def _obstacle(where: Paths, daemon: Daemon) -> str:
+    """What would end a publisher at its start again, and so `wakehub up`, and how that is mended; empty: nothing."""
+    if not os.path.lexists(where.config_file) or (daemon is HUB and PUBLISHER.holder(where) is not None):
+        return ""
+    try:
+        load_owner(where)
+    except (WakehubError, OSError) as error:
+        return f"{error.what}: {error.remedy}" if isinstance(error, WakehubError) else f"{error}: {SANDBOX}"
+    with contextlib.suppress(WakehubError):
+        try:
+            with SqliteInbox.open(where.record, create=False):
+                pass
+        except RecordDamaged:
+            return to_repair(where)
+    return ""
 
 
 def is_publishers(unit: str) -> bool:
@@ -114,11 +159,12 @@ def to_restart(where: Paths, daemon: Daemon, *, hangs: bool = False) -> str:
     return f"kill {'-KILL ' if hangs else ''}{holder.pid}, then: {daemon.command}"
 
 
-def to_sign(config: Config, found: Unusable) -> str:
-    """What to do about an allowlist that cannot be used: only the publisher writes it, whatever lies there."""
-    if found.label == "unreadable":
+def to_sign(config: Config, found: Unusable | None = None) -> str:
+    """What to do about an allowlist that cannot be used, or lacks a name: only the publisher writes it, whatever lies
+    there."""
+    if found is not None and found.label == "unreadable":
         return SANDBOX
-    if found.label == "unsafe" and config.allowlist.is_dir():
+    if config.allowlist.is_dir():
         return files.to_move_away(config.allowlist)
     publisher = PUBLISHER.holder(config.paths)
     if publisher is None or is_stopped(publisher.pid):

@@ -13,6 +13,7 @@ from wakehub.errors import WakehubError
 from wakehub.identity.allowlist import AllowlistFile, Entry, Unusable
 from wakehub.identity.delegation import Bundle, Certificate
 from wakehub.identity.keys import load_public, verify
+from wakehub.identity.owner import read_registry
 from wakehub.identity.stamps import NS
 from wakehub.limits import CLOCK_LEEWAY_SECONDS
 from wakehub.visible import visible
@@ -59,8 +60,19 @@ def reason(bundle: Bundle, config: Config, now_s: float, anew: str = "") -> tupl
         return f"the allowlist is {found.label}: {found.detail}", advice.to_sign(config, found)
     entry = found.agents.get(bundle.agent_id)
     if entry is None:
-        return f"the allowlist does not show {name}", f"wakehub enroll {name}"
+        return f"the allowlist does not show {name}", _to_be_listed(bundle.agent_id, config)
     return _bad_binding(bundle, entry, anew)
+
+
+def _to_be_listed(agent_id: str, config: Config) -> str:
+    """What to do about a name that the allowlist lacks: it is not enrolled, or the publisher does not sign."""
+    try:
+        agent = read_registry(config.paths).agents.get(agent_id)
+    except WakehubError:
+        agent = None
+    if agent is not None and agent.key is not None:
+        return advice.to_sign(config)
+    return f"wakehub enroll {visible(agent_id)}"
 
 
 def _bad_binding(bundle: Bundle, entry: Entry, anew: str) -> tuple[str, str] | None:

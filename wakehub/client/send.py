@@ -318,7 +318,8 @@ def _unanswered(config: Config, outcome: Answer | Missing, environ: Mapping[str,
     """Why nobody was woken, and what to do about the publisher, or the hub with which it has no session."""
     match outcome:
         case Missing.ABSENT:
-            return outcome.value, advice.to_start(config.paths, advice.PUBLISHER, environ)
+            why = advice.PUBLISHER.why_absent(config.paths)
+            return why, advice.to_start(config.paths, advice.PUBLISHER, environ)
         case Missing.SILENT:
             return advice.to_answer(config.paths, advice.PUBLISHER)
         case Missing.DENIED:

@@ -244,7 +244,7 @@ class AllowlistFile:
         except FileNotFoundError:
             return Unusable("absent", f"{visible(str(self.path))} is not there")
         except Unsafe as error:
-            return Unusable("unsafe", str(error))
+            return Unusable("unsafe", error.what + (f": {error.why}" if error.why else ""))
         except OSError as error:
             return Unusable("unreadable", f"{visible(str(self.path))}: {error.strerror}")
         if isinstance(self._parsed, Refused):

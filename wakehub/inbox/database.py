@@ -149,7 +149,8 @@ def _check_place(path: Path, create: bool) -> None:
         files.check_directory(path.parent)
     if not create and not os.path.lexists(path):
         raise NoRecord(
-            f"there is no record at {visible(str(path))}", remedy="it is made by the first message, or by wakehub up"
+            f"there is no record at {visible(str(path))}",
+            remedy="the publisher makes it, or the first send",
         )
     check_local(path.parent)
 

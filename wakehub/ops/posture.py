@@ -29,7 +29,7 @@ from wakehub.errors import Exit, WakehubError
 from wakehub.identity import keys, peercred
 from wakehub.identity.addresses import is_reserved
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
-from wakehub.identity.owner import read_registry, unfinished_mark
+from wakehub.identity.owner import load_owner, read_registry, unfinished_mark
 from wakehub.identity.stamps import NS
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES, RESERVED_DESCRIPTORS, WANTED_DESCRIPTORS
 from wakehub.processes import open_files
@@ -136,7 +136,7 @@ def _places(config: Config) -> Iterator[Finding]:
         yield from _file(sock, "socket", stat.S_IFSOCK)
     locks = [paths.lock(name) for name in ("hub", "publish", "up", "init")]
     record = [paths.record, *(paths.record.with_name(paths.record.name + tail) for tail in ("-wal", "-shm"))]
-    for path in (config.owner_pub, paths.owner_key, config.allowlist, paths.audit, *record, *locks):
+    for path in (config.owner_pub, paths.owner_key, paths.audit, *record, *locks):  # the allowlist: `_admission`
         yield from _file(path, "file")
     yield from _agent_files(paths.agents)
 
@@ -265,7 +265,20 @@ def _registry(config: Config) -> tuple[list[Finding], dict[str, Any]]:
     except OSError as error:
         detail = f"{config.paths.audit}: {error.strerror}"
         return [Finding("registry", "fault", detail, "allow it in the sandbox, or run as its owner")], {}
-    return [Finding("registry", "ok", f"every line is signed; {len(names)} name(s) in it")], {}
+    return [Finding("registry", "ok", f"every line is signed; {len(names)} name(s) in it"), *_owner_key(config)], {}
+
+
+def _owner_key(config: Config) -> Iterator[Finding]:
+    """Without it a publisher that runs goes on, and none is started again. That it is not here may be meant."""
+    path = config.paths.owner_key
+    if not files.is_absent(path) and files.fault(os.lstat(path), path) is not None:
+        return  # said by `_places`
+    try:
+        load_owner(config.paths)
+    except WakehubError as error:
+        yield Finding("owner key", "note", f"{error.what}; no publisher can be started", error.remedy)
+    except OSError as error:
+        yield Finding("owner key", "note", f"{path}: {error.strerror}", advice.SANDBOX)
 
 
 # --- the process ---

@@ -37,7 +37,7 @@ from wakehub.identity.keys import KeyPair, load_key
 from wakehub.identity.owner import read_registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease
-from wakehub.inbox.refusals import NotStored, RecordUnwritable
+from wakehub.inbox.refusals import NoRecord, NotStored, RecordUnwritable
 from wakehub.inbox.rows import NewRow, Row
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
@@ -118,6 +118,8 @@ def travel(config: Config) -> Trip:
             way.at = ""
             pair, is_new = _identity(config)
             trio.run(_Traveller(config, inbox, pair, lease, way).go, is_new)
+    except NoRecord as error:
+        return way.trip(error.what, advice.to_start(config.paths, advice.PUBLISHER))
     except (NotStored, RecordUnwritable) as error:
         return way.trip(f"{error.what}: {error.why}", _ROOM)
     except _Occupied as error:
@@ -261,8 +263,10 @@ class _Traveller:
             why, remedy = advice.to_answer(where, advice.PUBLISHER)
             return _Stopped(why, remedy=remedy)
         if isinstance(answer, Missing):
-            remedy = advice.to_start(where, advice.PUBLISHER) if answer is Missing.ABSENT else advice.SANDBOX
-            return _Stopped(answer.value, remedy=remedy)
+            if answer is Missing.ABSENT:
+                why = advice.PUBLISHER.why_absent(where)
+                return _Stopped(why, remedy=advice.to_start(where, advice.PUBLISHER))
+            return _Stopped(answer.value, remedy=advice.SANDBOX)
         daemon = advice.PUBLISHER if answer.state == "hub_down" else advice.HUB
         what = "the publisher has no session with the hub" if answer.state == "hub_down" else "the hub refused the wake"
         code = f" ({answer.code})" if answer.code else ""

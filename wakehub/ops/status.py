@@ -233,7 +233,7 @@ def _unheard(name: str, registry: Registry) -> Box:
 def _daemon(what: str, found: Health, pid: int | None) -> Daemon:
     if found.state in ("answers", "full"):
         return Daemon(what, "up", pid, found.ms, found.why)
-    is_down = found.state in ("missing", "refused")
+    is_down = found.state in ("missing", "refused") and pid is None
     return Daemon(what, "down" if is_down else "unknown", pid, found.ms, found.why, found.remedy)
 
 

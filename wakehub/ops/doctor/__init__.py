@@ -64,7 +64,8 @@ def _looked(name: str, look: Callable[[Case], Line], case: Case) -> Line:
         return look(case)
     except NoRecord as error:
         if look is places.record:
-            return Line(name, "critical", error.what, advice.to_start(case.paths, advice.PUBLISHER))
+            remedy = advice.to_start(case.paths, advice.PUBLISHER)
+            return Line(name, "critical", error.what, remedy, cause=error.what)
         return Line(name, "ok", "there is no record yet, so nothing to be found in it")
     except WakehubError as error:
         return from_error(name, error)

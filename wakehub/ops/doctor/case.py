@@ -38,6 +38,10 @@ class Case:
         return health.check_hub(self.config)
 
     @cached_property
+    def publisher(self) -> health.Health:
+        return health.check_publisher(self.config)
+
+    @cached_property
     def metrics(self) -> str | Unavailable:
         """The running hub's counters, or why there are none."""
         try:

@@ -16,24 +16,31 @@ from wakehub.limits import LEFTOVER_AFTER_SECONDS, MAX_SOCKET_DIRECTORY_BYTES, S
 from wakehub.ops import salvage
 from wakehub.ops.doctor.case import Case
 from wakehub.ops.doctor.report import Line
+from wakehub.ops.posture import Finding
 from wakehub.processes import is_stopped
 from wakehub.visible import visible
 
 _SHOWN: Final = 8
-_ELSEWHERE: Final = ("registry", "path length", "allowlist")  # what other checks have a line for
 _LEFT: Final = re.compile(r".+~(-wal|-shm)?")
 
 
 def safety(case: Case) -> Line:
     found = case.posture.findings
-    faults = [finding for finding in found if finding.level == "fault" and finding.check not in _ELSEWHERE]
-    notes = [finding for finding in found if finding.level == "note" and finding.check == "directory"]
+    faults = [each for each in found if each.level == "fault" and not _has_its_line(case, each)]
+    notes = [each for each in found if each.level == "note" and each.check in ("directory", "owner key", "home")]
     worst = (faults or notes)[:1]
     if not worst:
         return Line("safety", "ok", f"{len(found)} owners, modes and limits are as they must be")
     more = len(faults or notes) - 1
     detail = worst[0].detail + (f"; {more} more: wakehub --posture" if more else "")
     return Line("safety", "critical" if faults else "warning", detail, worst[0].remedy, cause=worst[0].detail)
+
+
+def _has_its_line(case: Case, finding: Finding) -> bool:
+    """Whether a finding of the posture is what another check finds, too."""
+    in_the_way = [each.socket for each in (case.hub, case.publisher) if each.state in ("not_a_socket", "not_ours")]
+    is_socket = finding.check == "socket" and any(finding.detail.startswith(f"{path} ") for path in in_the_way)
+    return is_socket or finding.check in ("registry", "path length", "allowlist")
 
 
 def sockets(case: Case) -> Line:

@@ -37,8 +37,10 @@ class Line:
         """The line for programs: exactly `LINE_KEYS`."""
         return {key: getattr(self, key) for key in LINE_KEYS}
 
-    def to_text(self) -> str:
-        next_step = f" · next: {visible(self.remedy)}" if self.remedy else ""
+    def to_text(self, as_for: str = "") -> str:
+        """The line for people; a remedy that the line `as_for` has told is not told again."""
+        remedy = f"as for {as_for}" if as_for else self.remedy
+        next_step = f" · next: {visible(remedy)}" if remedy else ""
         return f"{_MARKS[self.mark]} {self.check}: {visible(self.detail)} ({self.basis}){next_step}"
 
 
@@ -72,7 +74,14 @@ class Diagnosis:
             verdict = f"{_MARKS['critical' if critical else 'warning']} {critical} critical, {warnings} to look at"
         else:
             verdict = "✓ nothing found"
-        return "\n".join([*(line.to_text() for line in self.lines), verdict])
+        told: dict[str, str] = {}
+        texts = []
+        for line in self.lines:
+            first = told.setdefault(line.remedy, line.check)
+            texts.append(
+                line.to_text(first if line.remedy and first != line.check and line.basis == "measured" else "")
+            )
+        return "\n".join([*texts, verdict])
 
 
 def from_error(check: str, error: WakehubError) -> Line:

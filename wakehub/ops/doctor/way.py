@@ -1,6 +1,5 @@
 """The way of a message: does one arrive, and do the two daemons answer? (faults F47, F84)"""
 
-from wakehub.ops import health
 from wakehub.ops.doctor.case import Case
 from wakehub.ops.doctor.report import Line
 
@@ -25,7 +24,7 @@ def hub(case: Case) -> Line:
 
 
 def publisher(case: Case) -> Line:
-    found = health.check_publisher(case.config)
+    found = case.publisher
     if found.state != "answers":
         return Line("publisher", "critical", f"{found.state}: {found.socket}: {found.why}", found.remedy)
     return Line("publisher", "ok", f"answers at {found.socket} in {found.ms:.1f} ms")
