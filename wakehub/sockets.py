@@ -103,5 +103,7 @@ def _refuse_other_than_socket(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):  # a file in the place of its directory is judged as one
         return False
     if not stat.S_ISSOCK(found.st_mode):
-        raise Unsafe(f"{visible(str(path))} is not a socket", why="it is never replaced", remedy="move it away")
+        raise Unsafe(
+            f"{visible(str(path))} is not a socket", why="it is never replaced", remedy=files.to_move_away(path)
+        )
     return True

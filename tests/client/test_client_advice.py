@@ -275,10 +275,10 @@ def test_a_damaged_record_is_repaired_once_nobody_uses_it(config: Config) -> Non
     with Daemon(home(config), "publish") as publisher:
         publisher.logs("publisher ready")
         remedy = advice.to_repair(config.paths)
-        assert remedy.startswith(f"kill {publisher.process.pid} (the publisher), then: wakehub doctor --repair")
+        assert remedy.startswith(f"kill {publisher.process.pid} (the publisher); then: wakehub doctor --repair")
     with Daemon(home(config), "up") as up:
         up.says("ready: the hub answers")
-        assert advice.to_repair(config.paths).startswith(f"kill {up.process.pid} (wakehub up), then: ")
+        assert advice.to_repair(config.paths).startswith(f"kill {up.process.pid} (wakehub up); then: ")
 
 
 def test_a_process_that_runs_is_not_stopped(config: Config) -> None:

@@ -227,7 +227,7 @@ def test_a_damaged_file_names_the_doctor(record: Path, damage: str) -> None:
     else:
         _flip(record, 4096, size - 4096)
     before = record.read_bytes()
-    with pytest.raises(RecordDamaged, match="run wakehub doctor --repair") as refused:
+    with pytest.raises(RecordDamaged, match="wakehub doctor --repair") as refused:
         _use(record)
     assert refused.value.exit == Exit.UNAVAILABLE
     assert record.read_bytes() == before

@@ -11,10 +11,12 @@ from wakehub.inbox.filesystem import (
     Mount,
     check_local,
     is_shared,
+    is_unwritable,
     mount_at,
     mount_of,
     parse_mount_output,
     parse_mountinfo,
+    to_make_room,
 )
 from wakehub.inbox.sqlite import SqliteInbox
 
@@ -103,3 +105,27 @@ def test_a_record_on_a_shared_file_system_is_refused_before_anything_is_written(
     assert "nfs4" in str(refused.value)
     assert "--state-dir" in refused.value.remedy
     assert list(record.parent.iterdir()) == []
+
+
+# --- a file system that takes nothing more ---
+
+
+@pytest.mark.parametrize(
+    ("free", "flags", "remedy"),
+    [(0, 0, "free space on "), (100, os.ST_RDONLY, "it is mounted read-only: mount -o remount,rw ")],
+)
+def test_what_to_do_about_one_that_takes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, flags: int, remedy: str
+) -> None:
+    assert not is_unwritable(tmp_path)
+    found = list(os.statvfs(tmp_path))
+    found[4], found[8] = free, flags
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(found))
+    assert is_unwritable(tmp_path)
+    point = mount_at(tmp_path)
+    assert point is not None
+    assert to_make_room(tmp_path) == remedy + point.point
+
+
+def test_one_that_cannot_be_asked_is_not_called_full(tmp_path: Path) -> None:
+    assert not is_unwritable(tmp_path / "absent")

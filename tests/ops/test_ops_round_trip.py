@@ -31,6 +31,7 @@ from wakehub.identity.addresses import DOCTOR
 from wakehub.identity.allowlist import sign
 from wakehub.identity.owner import load_owner, read_registry
 from wakehub.identity.registry import to_allowlist
+from wakehub.inbox import filesystem
 from wakehub.inbox.clock import Now
 from wakehub.inbox.rows import NewRow, furthest
 from wakehub.inbox.sqlite import SqliteInbox
@@ -275,7 +276,7 @@ def test_a_record_that_takes_no_row(config: Config, enrolled: bool) -> None:
         trip = travel(config)
     assert (trip.legs, trip.stopped_at) == ({}, "row")
     assert "cannot be written" in trip.why
-    assert trip.remedy == "free space on the disk of the state directory, or make it writable"
+    assert trip.remedy == filesystem.to_make_room(config.paths.state)
     assert lines_of_the_registry(config) == lines
 
 

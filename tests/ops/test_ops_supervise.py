@@ -138,7 +138,7 @@ def test_a_damaged_record_is_final_and_the_remedy_mends_it(short: Path, config: 
         assert up.ends() == 78
         said = "\n".join(up.lines)
         assert "is damaged" in said
-        assert "next: run wakehub doctor --repair" in said
+        assert "next: wakehub doctor --repair" in said
         assert any("publisher: ended with 78, which is final" in line for line in up.lines)
     repair = [sys.executable, "-m", "wakehub", "doctor", "--repair"]
     subprocess.run(repair, env=environment(short), capture_output=True, check=False)

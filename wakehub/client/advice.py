@@ -33,12 +33,14 @@ from wakehub.config import Config
 from wakehub.errors import WakehubError
 from wakehub.identity.allowlist import Unusable
 from wakehub.identity.owner import load_owner
+from wakehub.inbox import filesystem
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import RecordDamaged
 from wakehub.limits import ALLOWLIST_RESIGN_SECONDS, RESTART_CAP_MS, SOCKET_CHECK_SECONDS
 from wakehub.locks import Holder, live_holder
 from wakehub.paths import Paths
 from wakehub.processes import is_stopped
+from wakehub.visible import visible
 
 SANDBOX: Final = "allow it in the sandbox, or run as its owner"
 
@@ -106,14 +108,23 @@ def _command(where: Paths, daemon: Daemon, environ: Mapping[str, str]) -> str:
         return start_of(unit) if unit is not None else daemon.command
     if daemon.other.holder(where) is not None:
         return f"{daemon.command} (the {daemon.other.name} runs alone)"
-    if environ.get("WAKEHUB_HOME") and not os.path.lexists(where.config_file):
-        home = shlex.quote(str(where.config_file.parent))
-        return f"correct WAKEHUB_HOME: nothing was ever set up in {home}; or set it up there: wakehub up"
+    if not os.path.lexists(where.config_file):
+        return to_set_up(where, "wakehub up", environ)
     return "wakehub up"
+
+
+def to_set_up(where: Paths, command: str = "wakehub init", environ: Mapping[str, str] = os.environ) -> str:
+    """What to do where no instance is: `command` makes one; but a wrong WAKEHUB_HOME would found a second world."""
+    if not environ.get("WAKEHUB_HOME") or os.path.lexists(where.config_file):
+        return command
+    home = shlex.quote(visible(str(where.config_file.parent)))
+    return f"correct WAKEHUB_HOME: nothing was ever set up in {home}; or set it up there: {command}"
 
 
 def _obstacle(where: Paths, daemon: Daemon) -> str:
     """What would end a publisher at its start again, and so `wakehub up`, and how that is mended; empty: nothing."""
+    if filesystem.is_unwritable(where.state):
+        return filesystem.to_make_room(where.state)
     if not os.path.lexists(where.config_file) or (daemon is HUB and PUBLISHER.holder(where) is not None):
         return ""
     try:
@@ -169,6 +180,8 @@ def to_sign(config: Config, found: Unusable | None = None) -> str:
     publisher = PUBLISHER.holder(config.paths)
     if publisher is None or is_stopped(publisher.pid):
         return to_start(config.paths, PUBLISHER)
+    if filesystem.is_unwritable(config.allowlist.parent):
+        return filesystem.to_make_room(config.allowlist.parent)
     return (
         f"wait: the publisher, pid {publisher.pid}, signs it anew within {ALLOWLIST_RESIGN_SECONDS} s; "
         f"why, if it does not: {log_of(config.paths, PUBLISHER)}"
@@ -177,15 +190,19 @@ def to_sign(config: Config, found: Unusable | None = None) -> str:
 
 def to_repair(where: Paths) -> str:
     """What to do about a damaged record, which nobody may use meanwhile: a publisher or `up` that does is ended."""
+    stop = to_stop(where)
+    return f"{f'{stop}; then: ' if stop else ''}wakehub doctor --repair (the damaged file is kept)"
+
+
+def to_stop(where: Paths) -> str:
+    """The command that ends whatever has the record open for good; empty when nothing does but, perhaps, listeners."""
     up, publisher = live_holder(where.lock("up")), PUBLISHER.holder(where)
     if up is not None:
-        stop = f"kill {up.pid} (wakehub up), then: "
-    elif publisher is not None:
-        by = supervisor_of(publisher.pid, where)
-        stop = f"{by.stop() if by else f'kill {publisher.pid}'} (the publisher), then: "
-    else:
-        stop = ""
-    return f"{stop}wakehub doctor --repair (the damaged file is kept)"
+        return f"kill {up.pid} (wakehub up)"
+    if publisher is None:
+        return ""
+    by = supervisor_of(publisher.pid, where)
+    return f"{by.stop() if by else f'kill {publisher.pid}'} (the publisher)"
 
 
 def log_of(where: Paths, daemon: Daemon) -> str:

@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from wakehub import files
 from wakehub.errors import CannotCreate, Misconfigured, Unsafe, WakehubError
-from wakehub.inbox.filesystem import check_local
+from wakehub.inbox.filesystem import check_local, is_unwritable, to_make_room
 from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
 from wakehub.limits import SQLITE_BUSY_MS
 from wakehub.visible import visible
@@ -41,7 +41,7 @@ _NO_ROOM: Final = (
     sqlite3.SQLITE_IOERR_SHMOPEN,
     sqlite3.SQLITE_IOERR_SHMSIZE,
 )
-_DOCTOR: Final = "run wakehub doctor --repair"
+_DOCTOR: Final = "wakehub doctor --repair"
 
 Params = Mapping[str, object] | tuple[object, ...]
 
@@ -302,7 +302,9 @@ def _meaning(path: Path, error: sqlite3.Error, writing: bool) -> WakehubError | 
     match None if code is None else code & 0xFF:
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if writing:
             return NotStored(
-                f"not stored: {shown} cannot be written", why=why, remedy="free space on its disk, try again"
+                f"not stored: {shown} cannot be written",
+                why=why,
+                remedy=f"{to_make_room(path.parent)}, try again",
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return RecordBusy(
@@ -320,11 +322,10 @@ def _meaning(path: Path, error: sqlite3.Error, writing: bool) -> WakehubError | 
 
 
 def _unwritable(path: Path, why: str) -> RecordUnwritable:
-    return RecordUnwritable(
-        f"{visible(str(path))} cannot be opened for writing",
-        why=why,
-        remedy="inside a sandbox, allow writing to its directory; else mend the modes",
-    )
+    remedy = "inside a sandbox, allow writing to its directory; else mend the modes"
+    if is_unwritable(path.parent):
+        remedy = to_make_room(path.parent)
+    return RecordUnwritable(f"{visible(str(path))} cannot be opened for writing", why=why, remedy=remedy)
 
 
 def _damaged(path: Path, why: str) -> RecordDamaged:

@@ -6,6 +6,7 @@ table of mounts is read, not a system call's magic number: it names the type in 
 """
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -50,6 +51,27 @@ def check_local(directory: Path) -> None:
 def mount_at(directory: Path) -> Mount | None:
     """The mount that `directory` lies on; None when the machine's mounts cannot be read."""
     return mount_of(os.path.realpath(directory), _mounts())
+
+
+def is_unwritable(directory: Path) -> bool:
+    """Whether nothing can be written to `directory` for want of room, or since it is mounted read-only."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    is_full = found.f_blocks > 0 and found.f_bavail == 0  # some, as ramfs, tell nothing
+    return is_full or bool(found.f_flag & os.ST_RDONLY)
+
+
+def to_make_room(directory: Path) -> str:
+    """What to do about a file system that takes nothing more."""
+    mount = mount_at(directory)
+    disk = shlex.quote(visible(str(mount.point if mount else directory)))
+    try:
+        is_fixed = bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
+    except OSError:
+        is_fixed = False
+    return f"it is mounted read-only: mount -o remount,rw {disk}" if is_fixed else f"free space on {disk}"
 
 
 def is_shared(kind: str) -> bool:

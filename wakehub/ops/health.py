@@ -30,16 +30,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from wakehub import files
+from wakehub import files, sockets
 from wakehub.client import advice
 from wakehub.config import Config
-from wakehub.errors import ErrorCode, Exit, Unavailable, Violation
+from wakehub.errors import ErrorCode, Exit, Unavailable, Violation, WakehubError
 from wakehub.limits import (
     CHECK_DEADLINE_MS,
     CHECK_RETRY_MS,
     MAX_FRAME_BYTES,
     MAX_METRICS_BYTES,
-    MAX_SOCKET_DIRECTORY_BYTES,
 )
 from wakehub.visible import visible
 from wakehub.wire.payloads import Error
@@ -131,7 +130,11 @@ def check_publisher(config: Config, deadline_ms: int = CHECK_DEADLINE_MS) -> Hea
 
 def _advised(found: Health, config: Config, daemon: advice.Daemon) -> Health:
     match found.state:
-        case "missing" | "refused" if len(os.fsencode(found.socket.parent)) <= MAX_SOCKET_DIRECTORY_BYTES:
+        case "missing" | "refused":
+            try:
+                sockets.check_directory(found.socket.parent)
+            except WakehubError as error:
+                return replace(found, why=f"{error.what}: {error.why}", remedy=error.remedy)
             return replace(found, remedy=advice.to_start(config.paths, daemon))
         case "timeout":
             why, remedy = advice.to_answer(config.paths, daemon)

@@ -214,7 +214,7 @@ def _admission(config: Config) -> tuple[list[Finding], dict[str, Any]]:
         owner = keys.load_public(config.owner_pub)
     except FileNotFoundError:
         detail = f"no owner key at {config.owner_pub}: every hello is refused"
-        return [Finding("verifier", "note", detail, "wakehub init")], nobody
+        return [Finding("verifier", "note", detail, advice.to_set_up(config.paths))], nobody
     except WakehubError as error:
         return [_fault("verifier", error)], nobody
     except OSError as error:

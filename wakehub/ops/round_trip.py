@@ -35,9 +35,10 @@ from wakehub.identity.delegation import Bundle
 from wakehub.identity.enrolment import enroll_doctor
 from wakehub.identity.keys import KeyPair, load_key
 from wakehub.identity.owner import read_registry
+from wakehub.inbox import filesystem
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease
-from wakehub.inbox.refusals import NoRecord, NotStored, RecordUnwritable
+from wakehub.inbox.refusals import NoRecord, NotStored, RecordDamaged, RecordUnwritable
 from wakehub.inbox.rows import NewRow, Row
 from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
@@ -59,7 +60,6 @@ from wakehub.wire.protocol import Woken
 
 LEGS: Final[tuple[str, ...]] = ("row", "poke", "wake", "hand-off", "acknowledgement")
 _TEXT: Final = "wakehub doctor: does a message arrive?"
-_ROOM: Final = "free space on the disk of the state directory, or make it writable"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
@@ -121,7 +121,11 @@ def travel(config: Config) -> Trip:
     except NoRecord as error:
         return way.trip(error.what, advice.to_start(config.paths, advice.PUBLISHER))
     except (NotStored, RecordUnwritable) as error:
-        return way.trip(f"{error.what}: {error.why}", _ROOM)
+        no_room = isinstance(error, NotStored) or filesystem.is_unwritable(config.paths.state)
+        remedy = filesystem.to_make_room(config.paths.state) if no_room else error.remedy
+        return way.trip(f"{error.what}: {error.why}", remedy)
+    except RecordDamaged as error:
+        return way.trip(f"{error.what}: {error.why}", advice.to_repair(config.paths))
     except _Occupied as error:
         way.at = ""
         return way.trip(f"{error.what}: {error.why}", error.remedy)
@@ -130,7 +134,11 @@ def travel(config: Config) -> Trip:
     except OSError as error:
         if error.errno in _NO_ROOM:
             way.at = way.at or "row"
-        remedy = _ROOM if error.errno in _NO_ROOM else "see what that concerns, then try again"
+        remedy = (
+            filesystem.to_make_room(config.paths.state)
+            if error.errno in _NO_ROOM
+            else "see what that concerns, then try again"
+        )
         return way.trip(error.strerror or str(error), remedy)
     return way.trip()
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wakehub import files
+from wakehub.client import advice
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Exit, Held, Unsafe, WakehubError
 from wakehub.identity.owner import read_registry
@@ -244,7 +245,9 @@ def _locked(config: Config, name: str, what: str) -> Lock:
     try:
         return Lock.acquire(config.paths.lock(name), what=what)
     except Held as held:
-        raise Held(_REFUSED, why=f"{held.what}: {held.why}", remedy=_STOP) from held
+        stop = advice.to_stop(config.paths)
+        remedy = f"{stop}; then run this again" if stop else _STOP
+        raise Held(_REFUSED, why=f"{held.what}: {held.why}", remedy=remedy) from held
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Who is admitted: the registry, the allowlist signed from it, and the delegations that were given out."""
 
+import os
 import shlex
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ from wakehub.ops.doctor.report import Line
 
 def admission(case: Case) -> Line:
     """The registry must be proven line by line, and the allowlist be signed from it and fresh."""
+    if not os.path.lexists(case.paths.config_file):
+        return Line("admission", "critical", "nobody is admitted: nothing is set up", advice.to_set_up(case.paths))
     chain = AuditLog(case.paths.audit, load_owner_public(case.paths)).read()
     if not chain.events:  # nothing is signed from it, as from one that is broken
         raise BrokenChain(case.paths.audit, 1, "the line that begins it is missing")
