@@ -34,8 +34,8 @@ from wakehub.errors import WakehubError
 from wakehub.identity.allowlist import Unusable
 from wakehub.identity.owner import load_owner
 from wakehub.inbox import filesystem
+from wakehub.inbox.refusals import RecordDamaged
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import RecordDamaged
 from wakehub.limits import ALLOWLIST_RESIGN_SECONDS, RESTART_CAP_MS, SOCKET_CHECK_SECONDS
 from wakehub.locks import Holder, live_holder
 from wakehub.paths import Paths
