@@ -16,7 +16,7 @@ from wakehub.bench.systems import Epoll, Kind, Socketpair, Wakehub
 from wakehub.errors import Unavailable
 from wakehub.limits import WANTED_DESCRIPTORS
 
-SCENARIOS: Final = ("latency", "fanout", "hot", "rejoin", "memory", "idle")
+SCENARIOS: Final = ("latency", "fanout", "hot", "rejoin", "memory", "idle", "endtoend", "record", "crash")
 
 
 @dataclass(frozen=True, slots=True)

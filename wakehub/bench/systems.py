@@ -4,6 +4,7 @@ A `System` is started for one scenario and number of agents; `Turns` gives each 
 all the others stopped (SIGSTOP), so that nobody's housekeeping falls into somebody else's measurement.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -138,14 +139,20 @@ class System:
 
     def order(self, do: str, **words: Any) -> Answer:
         """Have the load client do something; raises `Failed` when it could not."""
+        self.begin(do, **words)
+        return self.finish(do)
+
+    def begin(self, do: str, **words: Any) -> None:
+        """Have it do something, and go on meanwhile."""
         assert self._load.stdin is not None
-        assert self._load.stdout is not None
-        try:
+        with contextlib.suppress(OSError):  # it is gone: `finish` says so
             self._load.stdin.write(json.dumps({"do": do, **words}).encode() + b"\n")
             self._load.stdin.flush()
-            line = self._load.stdout.readline()
-        except OSError:
-            line = b""
+
+    def finish(self, do: str) -> Answer:
+        """What came of the order that was begun."""
+        assert self._load.stdout is not None
+        line = self._load.stdout.readline()
         if not line:
             raise Failed(f"the load client for {self.name} ended", why=last_words(self._log))
         answer: Answer = json.loads(line)
