@@ -64,3 +64,26 @@ def test_every_ratio_compares_with_wakehub():
 
 def test_the_clients_share_is_of_the_whole_time():
     assert share([{"client_ns": 10, "wall_ns": 100}, {"client_ns": 30, "wall_ns": 100}]) == 20
+
+
+def test_end_to_end_says_what_is_stored(findings):
+    found = rows(findings, "endtoend", "endtoend")
+    assert [row["stored"] for row in found] == ["yes", "yes", "no"]
+    assert [row["ratio"] for row in found if row["path"].startswith(("wakehub send() → listen", "wakehub wake"))] == [
+        1,
+        1,
+    ]
+
+
+def test_the_record_is_measured_off_and_on(findings):
+    off, on = rows(findings, "record", "record")
+    assert (off["hub"], off["ratio"], on["hub"]) == ("off", None, "on")
+    assert on["ratio"] > 0
+    assert off["rows"] == on["rows"]
+
+
+def test_a_kill_of_the_hub_loses_nothing(findings):
+    (row,) = rows(findings, "crash", "crash")
+    assert row["lost"] == 0
+    assert row["sent"] == 25
+    assert row["all_back_ms"] >= row["answers_ms"]

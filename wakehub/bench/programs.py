@@ -4,7 +4,8 @@
     python -m wakehub.bench.programs say CLIENT ADDRESS          for each order on standard input: when each send began
     python -m wakehub.bench.programs store -                     for each order: how long each row took to be stored
 
-CLIENT is `wakehub`, `redis` or `nats`. All clocks are `perf_counter_ns`, which on one machine is one clock.
+CLIENT is `wakehub`, `session` (the hub alone, with a file of bundles in the place of a name), `redis` or `nats`. All
+clocks are `perf_counter_ns`, which on one machine is one clock.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 _BODY_BYTES: Final = 100
@@ -88,15 +90,72 @@ def store(order: dict[str, Any]) -> dict[str, Any]:
         )
 
 
+def _numbers(order: dict[str, Any]) -> range:
+    return range(order["first"], order["first"] + order["count"])
+
+
 def _paced(order: dict[str, Any], act: Callable[[int], Any]) -> dict[str, Any]:
     began, took = [], []
-    for number in range(order["first"], order["first"] + order["count"]):
+    for number in _numbers(order):
         time.sleep(order["pace_ms"] / 1000)
         at = _now()
         act(number)
         began.append(at)
         took.append(_now() - at)
     return {"began_ns": began, "took_ns": took}
+
+
+# --- wakehub's hub alone: a wake and nothing stored ---
+
+
+def hear_session(address: str, bundles: str) -> None:
+    """Agent 1 of the file: our own client's session, as a subscriber holds it."""
+    import trio
+
+    from wakehub.client.connection import connect
+    from wakehub.wire.protocol import Woken
+
+    async def play() -> None:
+        async with connect(Path(address), _bundle(bundles, 1)) as session:
+            _ready()
+            while True:
+                event = await session.receive()
+                at = _now()
+                if isinstance(event, Woken):
+                    _heard(event.wake.row_id.decode(), at)
+
+    trio.run(play)
+
+
+def say_session(address: str, bundles: str) -> None:
+    """Agent 0 of the file wakes agent 1."""
+    import trio
+
+    from wakehub.client.connection import connect
+    from wakehub.wire.payloads import Wake
+
+    async def play() -> None:
+        to = _bundle(bundles, 1).agent_id
+        async with connect(Path(address), _bundle(bundles, 0)) as session:
+            _ready()
+            for line in sys.stdin:  # nothing else is to be done meanwhile
+                order = json.loads(line)
+                began, took = [], []
+                for number in _numbers(order):
+                    await trio.sleep(order["pace_ms"] / 1000)
+                    at = _now()
+                    await session.wake(to, Wake(text_of(number).encode()))
+                    began.append(at)
+                    took.append(_now() - at)
+                print(json.dumps({"began_ns": began, "took_ns": took}), flush=True)
+
+    trio.run(play)
+
+
+def _bundle(bundles: str, number: int) -> Any:
+    from wakehub.identity.delegation import Bundle
+
+    return Bundle.from_json(Path(bundles).read_text("utf-8").splitlines()[number])
 
 
 # --- what others write instead ---
@@ -158,10 +217,15 @@ def main(what: str, client: str, address: str = "-", *names: str) -> None:
         match client:
             case "wakehub":
                 hear_wakehub(list(names))
+            case "session":
+                hear_session(address, names[0])
             case "redis":
                 hear_redis(address, list(names))
             case "nats":
                 asyncio.run(hear_nats(address, list(names)))
+        return
+    if client == "session":
+        say_session(address, names[0])
         return
     sayers: dict[str, Callable[[str], Act]] = {
         "wakehub": lambda _: say_wakehub,

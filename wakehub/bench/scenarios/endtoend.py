@@ -1,7 +1,8 @@
 """End to end, as a program sees it: from before `send` to behind the other program's receiving, commit included.
 
 Every client is in Python, and in a process of its own; nothing is pinned. The others keep nothing: what they publish
-while nobody listens is gone.
+while nobody listens is gone. So they are compared with our own client at the hub alone, a wake and nothing stored; what
+`send` takes more is the record: two commits to disk, a signature, a publisher between.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Final
 
 from wakehub.bench.ends import Hearer, Sayer, took_ns
 from wakehub.bench.figures import median, percentile, ratio
+from wakehub.bench.hubs import Hub
 from wakehub.bench.instance import Instance
 from wakehub.bench.report import Column, Table
 from wakehub.bench.scenarios import US, Bench
@@ -28,6 +30,9 @@ _COLUMNS: Final = (
     Column("ratio", "wakehub ÷ it", 2),
 )
 
+_SEND: Final = f"{WAKEHUB} send() → listen()"
+_WAKE: Final = f"{WAKEHUB} wake → session"
+
 Measure = Callable[[], list[int]]
 
 
@@ -36,23 +41,23 @@ def measure(bench: Bench) -> list[Table]:
     table = Table("endtoend", f"End to end, Python programs at both ends, {PACE_MS} ms pace", _COLUMNS)
     count = bench.choose(full=25, quick=5)
     with ExitStack() as ending:
-        paths = _ours(bench, ending, count) | _others(bench, ending, count, table)
+        unstored = _hub_alone(bench, ending, count) | _others(bench, ending, count, table)
+        paths = _ours(bench, ending, count) | unstored
         found: dict[str, list[list[int]]] = {path: [] for path in paths}
         for number in range(bench.rounds):
             bench.tell(f"round {number + 1} of {bench.rounds}")
             for path, act in paths.items():
                 found[path].append(act())
     p50 = {path: [median(took) / _MS for took in rounds] for path, rounds in found.items()}
-    ours = next(iter(p50.values()))
     for path, rounds in found.items():
         everything = [each / _MS for took in rounds for each in took]
         table.add(
             path=path,
-            stored="yes" if path.startswith(WAKEHUB) else "no",
+            stored="no" if path in unstored else "yes",
             p50_ms=median(p50[path]),
             p99_ms=percentile(everything, 99),
             max_ms=max(everything),
-            ratio=ratio(ours, p50[path]),
+            ratio=ratio(p50[_WAKE if path in unstored else _SEND], p50[path]),
         )
         table.rounds.append({"path": path, "p50_ms": p50[path]})
     return [table]
@@ -67,12 +72,23 @@ def _ours(bench: Bench, ending: ExitStack, count: int) -> dict[str, Measure]:
     ending.callback(sayer.end)
     paths = {}
     for path, name, hearer in (
-        (f"{WAKEHUB} send() → listen()", "program", instance.hear("program")),
+        (_SEND, "program", instance.hear("program")),
         (f"{WAKEHUB} send() → `wakehub listen` prints", "command", instance.hear_printed("command")),
     ):
         ending.callback(hearer.end)
         paths[path] = _path(sayer, hearer, name, count)
     return paths
+
+
+def _hub_alone(bench: Bench, ending: ExitStack, count: int) -> dict[str, Measure]:
+    hub = Hub(bench.stage, 2)
+    hub.start(())
+    ending.callback(hub.kill)
+    hearer = Hearer(bench.stage, ["hear", "session", hub.address, str(hub.bundles)], {})
+    ending.callback(hearer.end)
+    sayer = Sayer(bench.stage, ["say", "session", hub.address, str(hub.bundles)], {})
+    ending.callback(sayer.end)
+    return {_WAKE: _path(sayer, hearer, "", count)}
 
 
 def _others(bench: Bench, ending: ExitStack, count: int, table: Table) -> dict[str, Measure]:
