@@ -153,6 +153,13 @@ def test_what_would_end_a_publisher_again_is_mended_first(config: Config) -> Non
         until(lambda: both_answer(config), "both answer")
 
 
+def test_a_directory_that_is_open_to_others_is_closed_first(config: Config) -> None:
+    config.paths.state.chmod(0o755)
+    remedy = advice.to_start(config.paths, HUB, environ(config))
+    assert remedy.startswith(f"directory {config.paths.state} has mode 0755: chmod 700 {config.paths.state}, or ")
+    assert remedy.endswith("; then: wakehub up")
+
+
 def test_a_damaged_record_is_repaired_before_a_publisher_is_started(config: Config) -> None:
     SqliteInbox.open(config.paths.record).close()
     config.paths.record.write_bytes(b"x" * 8192)

@@ -220,15 +220,14 @@ def test_a_record_that_takes_no_row_is_critical(config: Config) -> None:
 
 
 def test_one_cause_is_said_once(config: Config) -> None:
-    """A registry that cannot be used is met by the round trip, the safety and the admission."""
+    """A registry that cannot be used is met by the round trip and the admission."""
     with Daemon(config.paths.config_file.parent, "serve") as hub:
         hub.logs("hub ready")
         config.paths.audit.chmod(0o644)
         found = doctor.examine(config)
     lines = {each.check: each for each in found.lines}
     assert f"{config.paths.audit} has mode 0644" in lines["round trip"].detail
-    for check in ("safety", "admission"):
-        assert lines[check].detail == "not checked, see round trip"
+    assert lines["admission"].detail == "not checked, see round trip"
     assert found.to_text().count("chmod 600") == 1
 
 
@@ -578,6 +577,20 @@ def test_rows_that_a_live_listener_leaves(
     found = line(config, "overdue")
     assert found.mark == mark
     assert (f"pid {os.getpid()}" in found.detail) == (mark == "critical")
+    assert line(config, "unheard").mark == "ok"
+
+
+@pytest.mark.parametrize("in_hand", [False, True])
+def test_rows_under_a_namespace_that_is_held(config: Config, inbox: SqliteInbox, in_hand: bool) -> None:
+    """A relay leaves those of an agent without a session alone; only what it has in hand can be overdue."""
+    put(inbox, "acme/ops", 30)
+    lease = listen(inbox, "acme/", 30)
+    (row,) = inbox.unread("acme/ops")
+    if in_hand:
+        assert inbox.claim(row.id, lease.token, Now.read()) is not None
+    found = line(config, "overdue")
+    assert found.mark == ("critical" if in_hand else "ok")
+    assert ("acme/ops" in found.detail) == in_hand
     assert line(config, "unheard").mark == "ok"
 
 

@@ -7,7 +7,7 @@ refuses (75) to run beside another `up`, and its children end where a hub or a p
 |---|---|
 | something else is at its path | that is moved away |
 | its process lives | it binds the socket again by itself within 15 s; if not, start it anew |
-| its owner key or its record keeps a publisher from starting | that is mended first |
+| a directory, the owner key or the record would end it at its start | that is mended first |
 | `wakehub up` lives | that starts it again within 10 s, and says why it ended; stopped itself, it must go on first |
 | a unit or job of this instance is installed | start that; its own command, if there is one for the other alone |
 | the other one lives alone | `wakehub serve` or `wakehub publish` |
@@ -122,9 +122,16 @@ def to_set_up(where: Paths, command: str = "wakehub init", environ: Mapping[str,
 
 
 def _obstacle(where: Paths, daemon: Daemon) -> str:
-    """What would end a publisher at its start again, and so `wakehub up`, and how that is mended; empty: nothing."""
+    """What would end `daemon` at its start again, or the publisher that `wakehub up` starts beside it, and how that is
+    mended; empty: nothing."""
     if filesystem.is_unwritable(where.state):
         return filesystem.to_make_room(where.state)
+    try:
+        for directory in (where.run, where.state, where.keys, where.agents):
+            if os.path.lexists(directory):
+                files.check_directory(directory)
+    except WakehubError as error:
+        return f"{error.what}: {error.remedy}"
     if not os.path.lexists(where.config_file) or (daemon is HUB and PUBLISHER.holder(where) is not None):
         return ""
     try:

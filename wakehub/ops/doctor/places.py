@@ -30,7 +30,8 @@ def safety(case: Case) -> Line:
     notes = [each for each in found if each.level == "note" and each.check in ("directory", "owner key", "home")]
     worst = (faults or notes)[:1]
     if not worst:
-        return Line("safety", "ok", f"{len(found)} owners, modes and limits are as they must be")
+        well = sum(each.level == "ok" for each in found)
+        return Line("safety", "ok", f"{well} owners, modes and limits are as they must be")
     more = len(faults or notes) - 1
     detail = worst[0].detail + (f"; {more} more: wakehub --posture" if more else "")
     return Line("safety", "critical" if faults else "warning", detail, worst[0].remedy, cause=worst[0].detail)
