@@ -62,7 +62,13 @@ class Connection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write_backlog)
                     if await self._handshake():
-                        await self._read()
+                        self._host.pump.add(self.sock, self._readable)
+                        try:
+                            self._take_frames()
+                            if self._session.is_open:
+                                await trio.sleep_forever()
+                        finally:
+                            self._host.pump.remove(self.sock)
                     nursery.cancel_scope.cancel()
         finally:
             try:
@@ -123,15 +129,18 @@ class Connection:
         self._host.flush()
         return False
 
-    async def _read(self) -> None:
-        while True:
+    def _readable(self) -> None:
+        if self._drain_socket():
             self._take_frames()
-            if not self._session.is_open or not await self._receive():
-                return
+        else:
+            self.stop()
 
     async def _receive(self) -> bool:
         """Wait for bytes and feed them to the reader; False when the stream has ended."""
         await trio.lowlevel.wait_readable(self.sock)
+        return self._drain_socket()
+
+    def _drain_socket(self) -> bool:
         try:
             data = self.sock.recv(RECEIVE_BYTES)
         except BlockingIOError:

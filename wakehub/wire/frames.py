@@ -6,9 +6,9 @@ bytes included: a frame that is forwarded is the very bytes that came in.
 """
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from wakehub.errors import ErrorCode, Violation
 from wakehub.limits import (
@@ -22,6 +22,7 @@ from wakehub.limits import (
     MAX_WAKE_PAYLOAD_BYTES,
     MAX_WELCOME_PAYLOAD_BYTES,
     PREFIX_BYTES,
+    PROVEN_IDS,
     VERSION,
 )
 from wakehub.wire.fields import check_number, has_control, malformed, text
@@ -69,8 +70,7 @@ _TS_AT: Final = _BODY + 12
 _IDS: Final = PREFIX_BYTES + HEADER_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame, decoded.
 
     `from_id` and `to_id` are UTF-8 ids of 0..128 bytes, `payload` is within the ceiling of its kind, `ts_ms` is the
@@ -136,7 +136,7 @@ def decode(raw: bytes) -> Frame:
     payload_at = to_at + to_len
     from_id = raw[_IDS:to_at]
     to_id = raw[to_at:payload_at]
-    _check_ids(kind, from_id, to_id)
+    _check_ids(from_id, to_id, kind is Kind.HELLO)
     return Frame(kind, from_id, to_id, raw[payload_at:], ts_ms, ttl_ms)
 
 
@@ -151,12 +151,13 @@ def timestamp_ms(raw: bytes) -> int:
     return ts_ms
 
 
-def _check_ids(kind: Kind, from_id: bytes, to_id: bytes) -> None:
+@lru_cache(PROVEN_IDS)  # the same few pairs over and over; what is refused is not remembered
+def _check_ids(from_id: bytes, to_id: bytes, is_hello: bool) -> None:
     from_text = text(from_id, "from")
     to_text = text(to_id, "to")
     if len(from_id) > MAX_ID_BYTES:
         raise malformed(f"from of {len(from_id)} B exceeds {MAX_ID_BYTES} B")
-    if not from_id and kind is not Kind.HELLO:
+    if not from_id and not is_hello:
         raise malformed("from is empty")
     if has_control(from_text):
         raise malformed("from holds a control character")

@@ -7,7 +7,7 @@ join, depart (a bare signature), ping and pong (opaque bytes) need no class; top
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from wakehub.limits import (
     DIGEST_BYTES,
@@ -109,8 +109,7 @@ class Welcome:
         return cls(session, count, ids, bool(lagged), base_ms, jitter_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(NamedTuple):
     """The hint: which inbox row to look for. There is no body.
 
     `row_id`, `namespace` and `sender` are UTF-8, `digest` is empty or the SHA-256 of the row's body, `watermark` the
@@ -148,6 +147,21 @@ class Wake:
         text(namespace, "wake's namespace")
         text(sender, "wake's sender")
         return cls(row_id, namespace, sender, digest, _WATERMARK.unpack_from(payload, at)[0])
+
+    @classmethod
+    def row_id_in(cls, payload: bytes) -> bytes:
+        """The row id of a whole payload, which is judged as `decode` does, in place where its texts are ASCII."""
+        try:
+            namespace_at = 1 + payload[0]
+            sender_at = namespace_at + 1 + payload[namespace_at]
+            digest_at = sender_at + 1 + payload[sender_at]
+            digest_bytes = payload[digest_at]
+        except IndexError:
+            return cls.decode(payload).row_id  # says what is missing
+        fits = len(payload) == digest_at + 1 + digest_bytes + _WATERMARK.size
+        if fits and digest_bytes in (0, DIGEST_BYTES) and payload[:digest_at].isascii():
+            return payload[1:namespace_at]
+        return cls.decode(payload).row_id
 
 
 @dataclass(frozen=True, slots=True)
