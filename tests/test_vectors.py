@@ -323,7 +323,7 @@ def run_certificate_signature(given: Json, expect: Json, _: Path) -> None:
 def run_window(given: Json, expect: Json, _: Path) -> None:
     rest = {"principal": "a", "scope": "a2a-hub", "hub_id": "h", "delegate_key": "00" * 32, "signature": "00" * 64}
     try:
-        fault = window_fault(certificate_of(given | rest), given["now_ms"] / 1000)
+        fault = window_fault(certificate_of(given | rest).window(), given["now_ms"] / 1000)
     except ValueError:
         fault = "bad_certificate"
     assert fault == expect.get("label", "")

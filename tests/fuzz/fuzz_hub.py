@@ -25,7 +25,7 @@ from wakehub.errors import Violation
 from wakehub.hub.hub import Hub
 from wakehub.hub.session import Session
 from wakehub.identity.keys import KeyPair
-from wakehub.identity.verifier import Claim, Denied, Identity, Stale
+from wakehub.identity.verifier import Claim, Denied, Identity, Judge, Stale
 from wakehub.limits import MAX_FRAME_BYTES, MAX_PENDING_IDS, MAX_TOPICS_PER_SESSION, PREFIX_BYTES, HubLimits
 from wakehub.wire.fields import lp
 from wakehub.wire.frames import Frame, Kind, encode
@@ -78,7 +78,10 @@ class Moody:
             return Denied("unknown_agent")
         return Identity(claim.agent_id, KEY.public, b"", ("team",))
 
-    def revalidate(self, identity: Identity, now_s: float) -> Identity | Denied | Stale:
+    def revalidation(self, now_s: float) -> Judge:
+        return self._judge
+
+    def _judge(self, identity: Identity) -> Identity | Denied | Stale:
         if self.mood == 1:
             return Denied("revoked_key")
         if self.mood == 2:
@@ -359,7 +362,7 @@ class Machine:
             queue, reader = connection.session.queue, connection.reader
             assert len(queue) <= LIMITS.queued_frames, "too many frames wait"
             assert queue.size <= LIMITS.queued_bytes, "too many bytes wait"
-            assert queue.size == sum(len(raw) - PREFIX_BYTES for raw, _ in queue._entries), "a wrong size"
+            assert queue.size == sum(len(raw) - PREFIX_BYTES for raw, _ in queue.waiting), "a wrong size"
             if connection.session.is_open and connection.claim is None:
                 assert len(reader._data) - reader._at < PREFIX_BYTES + MAX_FRAME_BYTES, "more than a frame is kept"
         assert hub.delivery.egress.used == sum(session.queue.size for session in sessions), "charged is not what waits"

@@ -163,7 +163,7 @@ def run_certificate(data: bytes) -> str:
         return _kind_of(error)
     assert found.encode() == data, "it is encoded to other bytes"
     assert found.signed_bytes()[:1] == b"\x87"
-    return window_fault(found, NOW_S) or "ok"
+    return window_fault(found.window(), NOW_S) or "ok"
 
 
 def run_stamp(data: bytes) -> str:
@@ -279,7 +279,7 @@ class VerifierTarget:
             return verdict.label
         assert verdict == Identity("team/alice", self._bundle.delegate.public, self._bundle.certificate, ("team",))
         assert (claim.agent_id, claim.key) == (verdict.agent_id, verdict.key)
-        assert self._verifier.revalidate(verdict, NOW_S) == verdict
+        assert self._verifier.revalidation(NOW_S)(verdict) == verdict
         return f"admitted{' with a topic' * len(hello.topics)}"
 
 

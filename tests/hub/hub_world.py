@@ -10,7 +10,7 @@ from wakehub.hub.hub import Hub
 from wakehub.hub.session import Session
 from wakehub.identity.keys import KeyPair
 from wakehub.identity.scope import may_hold
-from wakehub.identity.verifier import Claim, Denied, Identity, Stale
+from wakehub.identity.verifier import Claim, Denied, Identity, Judge, Stale
 from wakehub.limits import HubLimits
 from wakehub.wire.fields import encode_topics
 from wakehub.wire.frames import Frame, Kind, decode, encode
@@ -60,7 +60,10 @@ class Verifier:
             return Denied("topic")
         return Identity(claim.agent_id, claim.key, claim.certificate, prefixes)
 
-    def revalidate(self, identity: Identity, now_s: float) -> Identity | Denied | Stale:
+    def revalidation(self, now_s: float) -> Judge:
+        return self._judge
+
+    def _judge(self, identity: Identity) -> Identity | Denied | Stale:
         if identity.agent_id in self.denied:
             return Denied(self.denied[identity.agent_id])
         if self.stale:

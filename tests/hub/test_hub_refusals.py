@@ -1,7 +1,7 @@
 """Every row of the refusal table: code, words, closing, counter; and which check answers (awh1.md §5.4)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, combinations, product
 
 import pytest
@@ -410,14 +410,14 @@ def check_the_first_answers(faults: set[str], where: str) -> None:
     frame = Frame(Kind.WAKE, b"alice", to, Wake(b"m_1").encode())
     expired = "ttl" in faults and where != "none"
     if expired:
-        frame, answer = replace(frame, ts_ms=world.wall_ms - 5, ttl_ms=5), None
+        frame, answer = frame._replace(ts_ms=world.wall_ms - 5, ttl_ms=5), None
     if "metadata" in faults:
-        frame = replace(frame, payload=b"\x05")
+        frame = frame._replace(payload=b"\x05")
         answer = Error(400, "wake's row id is cut short")
     if "kind" in faults:
-        frame, answer = replace(frame, kind=Kind.ERROR), KIND
+        frame, answer = frame._replace(kind=Kind.ERROR), KIND
     if "from" in faults:
-        frame, answer = replace(frame, from_id=b"mallory"), FORGED
+        frame, answer = frame._replace(from_id=b"mallory"), FORGED
     raw = encode(frame)
     if "decode" in faults:
         raw, answer = spoilt(raw, 10, 9), Error(400, "flags are not zero")

@@ -401,7 +401,7 @@ def test_the_window_is_what_the_specification_says(begin: int, length: int, mill
     now_s = NOW + milliseconds / 1000
     floored = milliseconds // 1000
     fits = length > 0 and begin - 30 <= floored < begin + length
-    assert (verifier.window_fault(certificate, now_s) == "") == fits
+    assert (verifier.window_fault(certificate.window(), now_s) == "") == fits
 
 
 @pytest.mark.parametrize(("bound_ns", "begin"), [(0, 0), (999_999_999, 0), (0, 0.999)])
@@ -462,7 +462,7 @@ def test_only_successes_are_remembered_and_only_under_their_key(world: World, ve
     assert isinstance(identity, Identity)
     world.publish(public=OTHER.public)
     assert world.verifier.verify(world.claim(bundle), NOW) == Denied("certificate_signature")
-    assert world.verifier.revalidate(identity, NOW) == Denied("certificate_signature")
+    assert world.verifier.revalidation(NOW)(identity) == Denied("certificate_signature")
     world.publish(public=world.agent.public)
     verifications.clear()
     assert isinstance(world.verifier.verify(world.claim(bundle), NOW), Identity)
@@ -496,13 +496,13 @@ def identity(world: World) -> Identity:
 
 
 def test_an_identity_that_holds_costs_no_signature(world: World, identity: Identity, verifications: list[bool]) -> None:
-    assert world.verifier.revalidate(identity, NOW + 1) == identity
+    assert world.verifier.revalidation(NOW + 1)(identity) == identity
     assert verifications == []
 
 
 def test_prefixes_are_those_of_now(world: World, identity: Identity) -> None:
     world.publish(prefixes=("acme",))
-    assert world.verifier.revalidate(identity, NOW) == replace(identity, prefixes=("acme",))
+    assert world.verifier.revalidation(NOW)(identity) == replace(identity, prefixes=("acme",))
 
 
 @pytest.mark.parametrize(
@@ -526,31 +526,31 @@ def test_an_identity_ends_with_its_reason(
     world: World, identity: Identity, label: str, change: Callable[[World, Identity], None]
 ) -> None:
     change(world, identity)
-    assert world.verifier.revalidate(identity, NOW) == Denied(label)
+    assert world.verifier.revalidation(NOW)(identity) == Denied(label)
 
 
 def test_an_identity_ends_with_its_window(world: World, identity: Identity) -> None:
     world.publish(at_s=NOW + 3600)
-    assert world.verifier.revalidate(identity, NOW + 3599.999) == identity
-    assert world.verifier.revalidate(identity, NOW + 3600) == Denied("window_expired")
+    assert world.verifier.revalidation(NOW + 3599.999)(identity) == identity
+    assert world.verifier.revalidation(NOW + 3600)(identity) == Denied("window_expired")
 
 
 def test_an_identity_that_was_never_proven_is_proven_then(
     world: World, identity: Identity, verifications: list[bool]
 ) -> None:
     fresh = World(world.path).verifier
-    assert fresh.revalidate(identity, NOW) == identity
+    assert fresh.revalidation(NOW)(identity) == identity
     assert verifications == [True]
 
 
 def test_only_an_allowlist_that_is_merely_stale_earns_the_grace(world: World, identity: Identity) -> None:
-    assert world.verifier.revalidate(identity, NOW + 59) == identity
-    assert world.verifier.revalidate(identity, NOW + 60) == Stale()
-    assert world.verifier.revalidate(identity, NOW + 3600) == Denied("window_expired")
+    assert world.verifier.revalidation(NOW + 59)(identity) == identity
+    assert world.verifier.revalidation(NOW + 60)(identity) == Stale()
+    assert world.verifier.revalidation(NOW + 3600)(identity) == Denied("window_expired")
     world.publish(at_s=NOW - 100, revoked_keys=frozenset({identity.key}), bound_at=0)
-    assert world.verifier.revalidate(identity, NOW) == Denied("revoked_key")
+    assert world.verifier.revalidation(NOW)(identity) == Denied("revoked_key")
     world.publish_all(Allowlist((NOW - 100) * NS, 60, {"alice": Entry("alice", b"\7" * 32, "possession_proof", 0)}))
-    assert world.verifier.revalidate(identity, NOW) == Denied("unknown_agent")
+    assert world.verifier.revalidation(NOW)(identity) == Denied("unknown_agent")
 
 
 # --- without an owner key ---
@@ -559,7 +559,7 @@ def test_only_an_allowlist_that_is_merely_stale_earns_the_grace(world: World, id
 def test_without_an_owner_key_nobody_is_admitted(world: World, identity: Identity) -> None:
     closed = DenyAllVerifier()
     assert closed.verify(world.claim(world.bundle()), NOW) == Denied("no_owner_key")
-    assert closed.revalidate(identity, NOW) == Denied("no_owner_key")
+    assert closed.revalidation(NOW)(identity) == Denied("no_owner_key")
 
 
 def test_nothing_of_a_claim_that_could_be_replayed_is_shown(world: World, identity: Identity) -> None:

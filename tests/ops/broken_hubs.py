@@ -6,7 +6,7 @@ thing, and not at everything at once.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ class InheritsTopics(Hub):
 class BelievesFrom(Hub):
     def receive(self, session: Session, raw: bytes, now_us: int, wall_ms: int) -> Claim | None:
         if session.agent and raw[_FLAGS_AT] == 0:
-            raw = encode(replace(decode(raw), from_id=session.agent))
+            raw = encode(decode(raw)._replace(from_id=session.agent))
         return super().receive(session, raw, now_us, wall_ms)
 
 
@@ -165,7 +165,7 @@ class EchoesPings(Hub):
 
 class RewritesFrames(Hub):
     def _wake(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
-        super()._wake(session, frame, encode(replace(frame, ts_ms=1)), now_us, wall_ms)
+        super()._wake(session, frame, encode(frame._replace(ts_ms=1)), now_us, wall_ms)
 
 
 class LaterFirst(Hub):
@@ -206,7 +206,7 @@ class FreeFanOut(Hub):
 
 class IgnoresTtl(Hub):
     def _wake(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
-        super()._wake(session, replace(frame, ttl_ms=0), raw, now_us, wall_ms)
+        super()._wake(session, frame._replace(ttl_ms=0), raw, now_us, wall_ms)
 
 
 class AnswersForTheAbsent(Hub):

@@ -25,7 +25,7 @@ import trio
 
 from wakehub.hub.hub import Hub
 from wakehub.identity.peercred import PeerCredentials
-from wakehub.identity.verifier import Claim, Denied, Identity, Stale
+from wakehub.identity.verifier import Claim, Denied, Identity, Judge, Stale
 from wakehub.limits import HubLimits
 from wakehub.locks import Lock
 from wakehub.server.listener import Listener
@@ -53,8 +53,8 @@ class Trusting:
             return Denied("allowlist_stale")
         return self._judge(claim.agent_id)
 
-    def revalidate(self, identity: Identity, now_s: float) -> Identity | Denied | Stale:
-        return Stale() if self.stale else self._judge(identity.agent_id)
+    def revalidation(self, now_s: float) -> Judge:
+        return lambda identity: Stale() if self.stale else self._judge(identity.agent_id)
 
     def _judge(self, agent_id: str) -> Identity | Denied:
         label = self.denied.get(agent_id)
@@ -237,6 +237,7 @@ async def serve(nursery: trio.Nursery, run_directory: Path) -> AsyncIterator[Ser
         )
         world = World(server, sockets, verifier, logs, run_directory)
         worlds.append(world)
+        nursery.start_soon(_pump, world)
         nursery.start_soon(_run, world)
         await world.until(lambda: world.events("hub ready") or world.outcome)
         return world
@@ -249,6 +250,14 @@ async def serve(nursery: trio.Nursery, run_directory: Path) -> AsyncIterator[Ser
         with trio.CancelScope(shield=True):
             await world.ended.wait()
         world.sockets.close()
+        world.server.pump.close()
+
+
+async def _pump(world: World) -> None:
+    """What the loop of the process does, inside the test's own."""
+    while True:
+        await trio.lowlevel.wait_readable(world.server.pump.fileno())
+        world.server.pump.turn(wait=False)
 
 
 async def _run(world: World) -> None:

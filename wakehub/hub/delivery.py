@@ -15,7 +15,7 @@ from wakehub.hub.send_queue import SendQueue
 from wakehub.hub.session import Session
 from wakehub.identity.scope import inbox_topic
 from wakehub.limits import HubLimits
-from wakehub.wire.frames import Frame, Kind, decode, encode, kind_of, timestamp_ms
+from wakehub.wire.frames import Frame, Kind, decode, encode, wake_timestamp_ms
 from wakehub.wire.payloads import Wake, Welcome
 
 
@@ -96,26 +96,25 @@ class Delivery:
     def output(self, session: Session, wall_ms: int) -> bytes | memoryview | None:
         """The bytes to write next to `session`, None when nothing waits; expired wakes are dropped here (§5.6)."""
         queue = session.queue
-        while queue:
-            expired = queue.drop_expired(wall_ms)
-            if not expired:
-                return queue.head()
+        while expired := queue.drop_expired(wall_ms):
             self.counters.wakes_expired += expired
             self._released(session)
-        return None
+        return queue.head()
 
-    def sent(self, session: Session, count: int, wall_ms: int) -> None:
-        """`count` of the bytes that `output` gave have been written."""
+    def sent(self, session: Session, count: int, wall_ms: int) -> bytes | memoryview | None:
+        """`count` of the bytes that `output` gave have been written; what to write next, as `output` says it."""
         raw = session.queue.sent(count)
         if raw is None:
-            return
-        self.counters.frames_out += 1
-        if kind_of(raw) == Kind.WAKE:
-            self.counters.wakes_written += 1
-            ts_ms = timestamp_ms(raw)
+            return session.queue.head()
+        counters = self.counters
+        counters.frames_out += 1
+        if (ts_ms := wake_timestamp_ms(raw)) is not None:
+            counters.wakes_written += 1
             if ts_ms:
-                self.counters.wake_latency_us.observe((wall_ms - ts_ms) * 1000)
-        self._released(session)
+                counters.wake_latency_us.observe((wall_ms - ts_ms) * 1000)
+        if session.owed or self._starved:
+            self._released(session)
+        return self.output(session, wall_ms) if session.queue.waiting else None
 
     def abandon(self, session: Session, wall_ms: int) -> None:
         """Nothing more can be written to a closed session: what its frames told is retained for its agent, and told

@@ -32,12 +32,17 @@ from wakehub.limits import (
 )
 from wakehub.wire.fields import decode_topics
 from wakehub.wire.frames import Frame, Kind, decode, encode
+from wakehub.wire.glance import plain_wake, wake_head
 from wakehub.wire.payloads import Error, Hello, Wake, Welcome
 from wakehub.wire.protocol import HUB_TABLE, HubState, Refusal
 from wakehub.wire.transcript import membership
 
 _ANSWER_INTERVAL_US: Final = RATE_LIMITED_ANSWER_INTERVAL_MS * 1000
 _STALE_GRACE_US: Final = STALE_GRACE_SECONDS * 1_000_000
+_FROM_CLIENT: Final = HUB_TABLE[HubState.IN_SESSION]
+_REFUSED_IN_SESSION: Final = {kind: step for kind, step in _FROM_CLIENT.items() if isinstance(step, Refusal)}
+_TOPIC_MARK: Final = ord("#")
+_AUTHENTICATING: Final = HubState.AUTHENTICATING  # an enum looks its members up anew each time
 _MAX_SESSION_NUMBER: Final = (1 << 32) - 1
 
 
@@ -53,14 +58,15 @@ class Hub:
         self._sessions: dict[Session, None] = {}
         self._last_number = 0
         self._handlers: dict[Kind, Callable[[Session, Frame, bytes, int, int], None]] = {
-            Kind.JOIN: self._join,
-            Kind.DEPART: self._depart,
-            Kind.SUBSCRIBE: self._subscribe,
-            Kind.UNSUBSCRIBE: self._unsubscribe,
             Kind.WAKE: self._wake,
             Kind.PING: self._ping,
             Kind.PONG: lambda *_: None,
+            Kind.SUBSCRIBE: self._subscribe,
+            Kind.UNSUBSCRIBE: self._unsubscribe,
+            Kind.JOIN: self._join,
+            Kind.DEPART: self._depart,
         }
+        assert self._handlers.keys() == _FROM_CLIENT.keys() - _REFUSED_IN_SESSION.keys()
 
     # --- a connection comes -----------------------------------------------------------------------------------
 
@@ -88,6 +94,7 @@ class Hub:
             return
         agent = verdict.agent_id.encode()
         session.agent = agent
+        session.wake_head = wake_head(agent)
         session.identity = verdict
         session.state = HubState.IN_SESSION
         session.bucket = TokenBucket(self.limits.frame_rate_per_second, self.limits.frame_burst, now_us)
@@ -131,21 +138,23 @@ class Hub:
         if not session.bucket.take(1, now_us):
             self._rate_limited(session, "frame rate exceeded", "rate_limited", now_us)
             return None
+        if self._take_plain_wake(session, raw, wall_ms):
+            return None
         try:
             frame = decode(raw)
         except Violation as violation:
             self._refuse(session, violation.code, violation.reason, "malformed")
             return None
-        step = HUB_TABLE[session.state][frame.kind]
-        if session.state is HubState.AUTHENTICATING:
-            return self._hello(session, frame, step)
+        if session.state is _AUTHENTICATING:
+            return self._hello(session, frame, HUB_TABLE[_AUTHENTICATING][frame.kind])
         if frame.from_id != session.agent:
             self._refuse(session, ErrorCode.FORBIDDEN, "from does not match the session identity", "forged_from")
-        elif isinstance(step, Refusal):
-            self._refuse(session, step.code, step.reason, "kind")
+        elif (handle := self._handlers.get(frame.kind)) is None:
+            refusal = _REFUSED_IN_SESSION[frame.kind]
+            self._refuse(session, refusal.code, refusal.reason, "kind")
         else:
             try:
-                self._handlers[frame.kind](session, frame, raw, now_us, wall_ms)
+                handle(session, frame, raw, now_us, wall_ms)
             except Violation as violation:
                 self._refuse(session, violation.code, violation.reason, "malformed", frame.kind.name.lower())
         return None
@@ -213,32 +222,48 @@ class Hub:
 
     # --- wakes ------------------------------------------------------------------------------------------------
 
+    def _take_plain_wake(self, session: Session, raw: bytes, wall_ms: int) -> bool:
+        """The short way for what the hub sees all day, a wake to a connected agent; False leaves it to the long one."""
+        wake = plain_wake(raw, session.wake_head, session.agent)
+        if wake is None:
+            return False
+        to, row_id, ts_ms, ttl_ms = wake
+        recipient = self.delivery.router.route(to)
+        if recipient is None or to[0] == _TOPIC_MARK:
+            return False
+        deadline_ms = (ts_ms or wall_ms) + ttl_ms if ttl_ms else 0
+        if 0 < deadline_ms <= wall_ms:
+            self.counters.wakes_expired += 1
+        else:
+            self._wake_connected(session, recipient, raw, row_id, deadline_ms)
+        return True
+
     def _wake(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
-        wake = Wake.decode(frame.payload)
+        row_id = Wake.decode(frame.payload).row_id
         to = frame.to_id
         if not to:
             self._refuse(session, ErrorCode.UNKNOWN, "empty destination", "empty_destination")
             return
         deadline_ms = (frame.ts_ms or wall_ms) + frame.ttl_ms if frame.ttl_ms else 0
-        if deadline_ms and wall_ms >= deadline_ms:
+        if 0 < deadline_ms <= wall_ms:
             self.counters.wakes_expired += 1
-        elif to.startswith(b"#"):
-            self._wake_topic(session, to, raw, wake.row_id, deadline_ms, now_us)
-        else:
-            self._wake_agent(session, to, raw, wake.row_id, deadline_ms)
-
-    def _wake_agent(self, session: Session, to: bytes, raw: bytes, row_id: bytes, deadline_ms: int) -> None:
-        recipient = self.delivery.router.route(to)
-        if recipient is None:
-            pending = self.delivery.known.pending(to)
-            if pending is None:
-                self._refuse(session, ErrorCode.UNKNOWN, "no such agent", "unknown_agent")
-                return
+        elif to[0] == _TOPIC_MARK:
+            self._wake_topic(session, to, raw, row_id, deadline_ms, now_us)
+        elif (recipient := self.delivery.router.route(to)) is not None:
+            self._wake_connected(session, recipient, raw, row_id, deadline_ms)
+        elif (pending := self.delivery.known.pending(to)) is not None:
             self.delivery.retain(pending, row_id)
-        elif not self.delivery.deliver(recipient, raw, row_id, deadline_ms):
+            self.counters.wakes_routed += 1
+        else:
+            self._refuse(session, ErrorCode.UNKNOWN, "no such agent", "unknown_agent")
+
+    def _wake_connected(
+        self, session: Session, recipient: Session, raw: bytes, row_id: bytes, deadline_ms: int
+    ) -> None:
+        if self.delivery.deliver(recipient, raw, row_id, deadline_ms):
+            self.counters.wakes_routed += 1
+        else:
             self._overflowed(session)
-            return
-        self.counters.wakes_routed += 1
 
     def _wake_topic(
         self, session: Session, topic: bytes, raw: bytes, row_id: bytes, deadline_ms: int, now_us: int
@@ -303,16 +328,18 @@ class Hub:
     def revalidate(self, now_us: int, now_s: float) -> None:
         """Look again at every identity: who expired or was revoked goes, lost topics go, a stale allowlist gets 5 s
         of grace (§5.9). `now_s` is the wall clock in seconds."""
+        judge = self.verifier.revalidation(now_s)
         for session in list(self._sessions):
-            if session.state is HubState.IN_SESSION:
-                self._revalidate(session, now_us, now_s)
+            if session.identity is not None and session.is_open:
+                self._revalidated(session, judge(session.identity), now_us)
 
-    def _revalidate(self, session: Session, now_us: int, now_s: float) -> None:
-        assert session.identity is not None
-        match self.verifier.revalidate(session.identity, now_s):
-            case Identity() as identity:
-                session.identity = identity
+    def _revalidated(self, session: Session, verdict: Identity | Denied | Stale, now_us: int) -> None:
+        match verdict:
+            case Identity():
                 session.stale_since_us = None
+                if verdict is session.identity:
+                    return
+                session.identity = verdict
                 for topic in [topic for topic in session.topics if not self._may_use(session, topic)]:
                     self._drop_topic(session, topic)
                     self.delivery.journal.append(Entry("topic lost", session.agent, {"topic": topic.decode()}))

@@ -22,10 +22,11 @@ class Overflow(Enum):
 class SendQueue:
     """At most `max_frames` frames and `max_bytes` bytes, all charged to `egress` as well."""
 
-    __slots__ = ("_egress", "_entries", "_max_bytes", "_max_frames", "_sent", "size")
+    __slots__ = ("_egress", "_max_bytes", "_max_frames", "_sent", "size", "waiting")
 
     def __init__(self, max_frames: int, max_bytes: int, egress: Budget) -> None:
-        self._entries: deque[tuple[bytes, int]] = deque()
+        self.waiting: deque[tuple[bytes, int]] = deque()
+        """Frames and their deadlines (ms since the epoch, 0: never), for looking only."""
         self._max_frames = max_frames
         self._max_bytes = max_bytes
         self._egress = egress
@@ -34,7 +35,7 @@ class SendQueue:
         """Bytes waiting."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.waiting)
 
     @property
     def is_slow(self) -> bool:
@@ -48,45 +49,47 @@ class SendQueue:
         the hub-wide budget it must leave to others.
         """
         size = len(raw) - PREFIX_BYTES
-        if len(self._entries) >= self._max_frames:
+        if len(self.waiting) >= self._max_frames:
             return Overflow.FRAMES
         if self.size + size > self._max_bytes:
             return Overflow.BYTES
         if not self._egress.charge(size, spare):
             return Overflow.EGRESS
         self.size += size
-        self._entries.append((raw, deadline_ms))
+        self.waiting.append((raw, deadline_ms))
         return None
 
-    def head(self) -> bytes | memoryview:
-        """The bytes to send next; the queue must not be empty."""
-        raw = self._entries[0][0]
+    def head(self) -> bytes | memoryview | None:
+        """The bytes to send next; None when nothing waits."""
+        if not self.waiting:
+            return None
+        raw = self.waiting[0][0]
         return memoryview(raw)[self._sent :] if self._sent else raw
 
     def sent(self, count: int) -> bytes | None:
         """`count` bytes of the head have left; return the frame when that was its last byte."""
         self._sent += count
-        if self._sent < len(self._entries[0][0]):
+        if self._sent < len(self.waiting[0][0]):
             return None
         return self._take()
 
     def drop_expired(self, wall_ms: int) -> int:
         """Drop frames at the head that are past their deadline and not begun; return how many."""
         dropped = 0
-        while self._entries and not self._sent and 0 < self._entries[0][1] <= wall_ms:
+        while self.waiting and 0 < self.waiting[0][1] <= wall_ms and not self._sent:
             self._take()
             dropped += 1
         return dropped
 
     def clear(self) -> list[tuple[bytes, int]]:
         """Empty the queue; return what had not left as (frame, deadline), a half-sent frame included."""
-        left = list(self._entries)
-        while self._entries:
+        left = list(self.waiting)
+        while self.waiting:
             self._take()
         return left
 
     def _take(self) -> bytes:
-        raw, _ = self._entries.popleft()
+        raw, _ = self.waiting.popleft()
         size = len(raw) - PREFIX_BYTES
         self.size -= size
         self._egress.release(size)

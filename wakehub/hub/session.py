@@ -5,11 +5,13 @@ from wakehub.hub.send_queue import SendQueue
 from wakehub.identity.verifier import Identity
 from wakehub.wire.protocol import HubState
 
+_CLOSED = HubState.CLOSED  # an enum looks its members up anew each time
+
 
 class Session:
     """State of one connection; compared by identity.
 
-    `agent` and `identity` are set at admission. `topics` are the topics held, at most 32. `owed` is true while row ids
+    `agent`, `wake_head` (of `glance.wake_head`) and `identity` are set at admission. `topics` are the topics held, at most 32. `owed` is true while row ids
     wait in the pending set of a connected agent, because its queue or the hub's egress budget was full. `owed_429` is
     the reason of a rate refusal that was held back.
     """
@@ -27,6 +29,7 @@ class Session:
         "stale_since_us",
         "state",
         "topics",
+        "wake_head",
     )
 
     def __init__(self, nonce: bytes, bucket: TokenBucket, queue: SendQueue) -> None:
@@ -36,6 +39,7 @@ class Session:
         self.state = HubState.AUTHENTICATING
         self.number = 0
         self.agent = b""
+        self.wake_head = b""
         self.identity: Identity | None = None
         self.topics: dict[bytes, None] = {}
         self.owed = False
@@ -46,4 +50,4 @@ class Session:
     @property
     def is_open(self) -> bool:
         """Whether frames from this connection are still looked at."""
-        return self.state is not HubState.CLOSED
+        return self.state is not _CLOSED

@@ -31,7 +31,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from wakehub.identity import delegation, keys
@@ -59,12 +59,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A proven agent: its session key, the certificate (wire form), and the readable prefixes as signed now."""
+    """A proven agent: its session key, the certificate (wire form), and the readable prefixes as signed now.
+
+    `judged_by` is the allowlist that spoke for it, and `window` the certificate's, in ns since the epoch.
+    """
 
     agent_id: str
     key: bytes
     certificate: bytes = field(repr=False)
     prefixes: tuple[str, ...]
+    judged_by: Allowlist | None = field(default=None, repr=False, compare=False)
+    window: tuple[int, int] = field(default=(0, 0), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +84,18 @@ class Stale:
     """Nothing speaks against the identity but the age of the allowlist (awh1.md §5.9 grants it a few seconds)."""
 
 
+Judge = Callable[[Identity], Identity | Denied | Stale]
+"""Judges again whether an identity still holds; the answer carries the prefixes of now."""
+
+
 class HelloVerifier(Protocol):
     """Decides who is admitted, and who may stay."""
 
     def verify(self, claim: Claim, now_s: float) -> Identity | Denied:
         """Judge a hello at `now_s` (seconds since the epoch)."""
 
-    def revalidate(self, identity: Identity, now_s: float) -> Identity | Denied | Stale:
-        """Judge again whether `identity` still holds; the answer carries the prefixes of now."""
+    def revalidation(self, now_s: float) -> Judge:
+        """Look at what identities rest on, once, and give what judges any number of them at `now_s`."""
 
 
 class DenyAllVerifier:
@@ -95,8 +104,8 @@ class DenyAllVerifier:
     def verify(self, claim: Claim, now_s: float) -> Identity | Denied:
         return Denied("no_owner_key")
 
-    def revalidate(self, identity: Identity, now_s: float) -> Identity | Denied | Stale:
-        return Denied("no_owner_key")
+    def revalidation(self, now_s: float) -> Judge:
+        return lambda identity: Denied("no_owner_key")
 
 
 class DelegationVerifier:
@@ -117,36 +126,47 @@ class DelegationVerifier:
         entry = self._entry(claim.agent_id, allowlist)
         fault = self._binding_fault(claim.agent_id, claim.key, certificate, allowlist, entry, claim.topics)
         certificate = certificate or self._nothing
+        window = certificate.window()
         was_proven = (claim.certificate, entry.public) in self._proven
         certified = self._is_certified(claim.certificate, certificate, entry.public)
         signed = keys.verify(claim.key, self._transcript(claim), claim.signature)
         label = (
             fault
             or ("" if certified else "certificate_signature")
-            or window_fault(certificate, now_s)
+            or window_fault(window, now_s)
             or ("" if signed else "transcript_signature")
         )
-        if not label:
-            return Identity(claim.agent_id, claim.key, claim.certificate, entry.prefixes)
+        if not label and isinstance(allowlist, Allowlist):
+            return Identity(claim.agent_id, claim.key, claim.certificate, entry.prefixes, allowlist, window)
         if was_proven:
             keys.verify(self._nobody.public, certificate.signed_bytes(), certificate.signature)
         return Denied(label)
 
-    def revalidate(self, identity: Identity, now_s: float) -> Identity | Denied | Stale:
-        certificate = _decoded(identity.certificate)
+    def revalidation(self, now_s: float) -> Judge:
         found = self._allowlist.current(now_s, self._monotonic())
         allowlist = (found.stale or found) if isinstance(found, Unusable) else found
+
+        def judge(identity: Identity) -> Identity | Denied | Stale:
+            if identity.judged_by is not allowlist:  # else every check but that of the time would say the same again
+                verdict = self._judge_anew(identity, allowlist)
+                if isinstance(verdict, Denied):
+                    return verdict
+                identity = verdict
+            if fault := window_fault(identity.window, now_s):
+                return Denied(fault)
+            return identity if allowlist is found else Stale()
+
+        return judge
+
+    def _judge_anew(self, identity: Identity, allowlist: Allowlist | Unusable) -> Identity | Denied:
+        certificate = _decoded(identity.certificate)
         entry = self._entry(identity.agent_id, allowlist)
         fault = self._binding_fault(identity.agent_id, identity.key, certificate, allowlist, entry, ())
-        if fault or certificate is None:
+        if fault or certificate is None or isinstance(allowlist, Unusable):
             return Denied(fault)
         if not self._is_certified(identity.certificate, certificate, entry.public):
             return Denied("certificate_signature")
-        if fault := window_fault(certificate, now_s):
-            return Denied(fault)
-        if allowlist is not found:
-            return Stale()
-        return Identity(identity.agent_id, identity.key, identity.certificate, entry.prefixes)
+        return replace(identity, prefixes=entry.prefixes, judged_by=allowlist, window=certificate.window())
 
     def _entry(self, agent_id: str, allowlist: Allowlist | Unusable) -> Entry:
         return self._nobody if isinstance(allowlist, Unusable) else allowlist.agents.get(agent_id, self._nobody)
@@ -203,12 +223,12 @@ class DelegationVerifier:
         return transcript.hello(self._hub_id.encode(), claim.nonce, agent_id, claim.topics)
 
 
-def window_fault(certificate: Certificate, now_s: float) -> str:
-    """The label of what is wrong with the certificate's window at `now_s`, empty when nothing is (§4.2).
+def window_fault(window: tuple[int, int], now_s: float) -> str:
+    """The label of what is wrong with a certificate's window (ns) at `now_s`, empty when nothing is (§4.2).
 
     The window is half-open; it may begin up to 30 s in the future and ends without leeway.
     """
-    begin, end = certificate.window()
+    begin, end = window
     now = math.floor(now_s) * NS
     if end <= begin:
         return "window_empty"

@@ -4,7 +4,7 @@ A wake carries no content: id and watermark tell the recipient what to look for;
 it a look. They are what gives way, in the order sender, namespace, digest, when all of it exceeds 256 bytes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from wakehub.errors import Violation
@@ -46,9 +46,9 @@ class Box:
 def wake_for(row: Header) -> Wake:
     """The wake for `row`, within 256 bytes; an id alone always fits."""
     full = Wake(row.id.encode(), f"_inbox/{row.recipient}".encode(), row.sender.encode(), row.digest, row.rseq)
-    without_sender = replace(full, sender=b"")
-    without_namespace = replace(without_sender, namespace=b"")
-    bare = replace(without_namespace, digest=b"")
+    without_sender = full._replace(sender=b"")
+    without_namespace = without_sender._replace(namespace=b"")
+    bare = without_namespace._replace(digest=b"")
     return next((wake for wake in (full, without_sender, without_namespace) if _fits(wake)), bare)
 
 

@@ -1,8 +1,9 @@
 """One connection's bytes: in to the hub's decisions, out of the session's queue (awh1.md §5).
 
-The reader waits for the socket, receives without blocking, lets the hub decide, and writes at once whatever that put
-into any queue: between reading a wake and writing it there is no task switch, no cancel scope and no log call. Only
-what the kernel would not take is left to the recipient's own writer task, which sleeps otherwise.
+One Trio task owns each connection from its accept to its close and leads it through the handshake. The bytes of an
+established session come by the pump: it receives without blocking, lets the hub decide, and writes at once whatever
+that put into any queue: between reading a wake and writing it there is no task switch, no cancel scope and no log call.
+Only what the kernel would not take is left to the recipient's own writer task, which sleeps otherwise.
 """
 
 import socket
@@ -15,6 +16,7 @@ from wakehub.hub.hub import Hub
 from wakehub.hub.session import Session
 from wakehub.identity.verifier import Claim
 from wakehub.limits import RECEIVE_BYTES
+from wakehub.server.pump import Pump
 from wakehub.wire.reader import FrameReader
 
 
@@ -22,6 +24,7 @@ class Host(Protocol):
     """What a connection asks of the process it lives in."""
 
     hub: Hub
+    pump: Pump
     log: Any
 
     def clock(self) -> tuple[int, int]:
@@ -48,6 +51,8 @@ class Connection:
         self._host = host
         self._session = session
         self._deadline = trio.current_time() + host.hub.limits.handshake_deadline_ms / 1000
+        self._recv = sock.recv
+        self._send = sock.send
         self._reader = FrameReader()
         self._blocked = False
         self._broken = False
@@ -63,14 +68,10 @@ class Connection:
                     nursery.start_soon(self._write_backlog)
                     if await self._handshake():
                         self._host.pump.add(self.sock, self._readable)
-                        try:
-                            self._take_frames()
-                            if self._session.is_open:
-                                await trio.sleep_forever()
-                        finally:
-                            self._host.pump.remove(self.sock)
+                        await trio.sleep_forever()
                     nursery.cancel_scope.cancel()
         finally:
+            self._host.pump.remove(self.sock)
             try:
                 await self._flush_at_end()
             finally:
@@ -85,11 +86,12 @@ class Connection:
 
     def stop(self) -> None:
         """Stop reading; what is queued is still flushed."""
+        self._host.pump.remove(self.sock)
         self._scope.cancel()
 
     def give_up(self) -> None:
         """Stop reading and flushing."""
-        self._scope.cancel()
+        self.stop()
         self._last_words.cancel()
 
     def flush(self, wall_ms: int) -> None:
@@ -100,10 +102,11 @@ class Connection:
             self.stop()
 
     def _write(self, wall_ms: int) -> None:
-        delivery, session, send = self._host.hub.delivery, self._session, self.sock.send
-        while (data := delivery.output(session, wall_ms)) is not None:
+        delivery, session = self._host.hub.delivery, self._session
+        data = delivery.output(session, wall_ms)
+        while data is not None:
             try:
-                count = send(data)
+                count = self._send(data)
             except BlockingIOError:
                 self._blocked = True
                 self._backlog.unpark()
@@ -112,78 +115,85 @@ class Connection:
                 self._broken = True
                 self._host.hub.eof(session, inside_frame=False)
                 return
-            delivery.sent(session, count, wall_ms)
+            data = delivery.sent(session, count, wall_ms)
 
     async def _handshake(self) -> bool:
+        """Lead the peer into a session, and take what came behind its hello; False when it did not get there."""
         with trio.move_on_at(self._deadline):
             self._host.flush()
             while self._session.is_open:
-                claim = self._take_frames()
+                claim = self._take_frames(*self._host.clock())
                 if claim is not None:
                     await self._host.admit(self._session, claim)
+                    self._take_frames(*self._host.clock())
                     return self._session.is_open
-                if self._session.is_open and not await self._receive():
-                    return False
+                if self._session.is_open:
+                    await trio.lowlevel.wait_readable(self.sock)
+                    self._feed(self._receive())
             return False
         self._host.hub.drop(self._session, "deadline")
         self._host.flush()
         return False
 
-    def _readable(self) -> None:
-        if self._drain_socket():
-            self._take_frames()
-        else:
-            self.stop()
-
-    async def _receive(self) -> bool:
-        """Wait for bytes and feed them to the reader; False when the stream has ended."""
-        await trio.lowlevel.wait_readable(self.sock)
-        return self._drain_socket()
-
-    def _drain_socket(self) -> bool:
+    def _readable(self, now_us: int, wall_ms: int) -> None:
+        """The pump's call: read once, and take what is whole by then."""
         try:
-            data = self.sock.recv(RECEIVE_BYTES)
+            data = self._receive()
+            if data and self._reader.is_one_frame(data):
+                self._take_frame(data, now_us, wall_ms)
+            else:
+                self._feed(data)
+                self._take_frames(now_us, wall_ms)
+        except Exception:  # a bug costs one connection, not the hub
+            self._host.log.exception("connection failed", session=self._session.number)
+            self.give_up()
+
+    def _receive(self) -> bytes | None:
+        """What the kernel has; None when that is nothing yet, empty at the end of the stream."""
+        try:
+            return self._recv(RECEIVE_BYTES)
         except BlockingIOError:
-            return True
+            return None
         except OSError:
-            data = b""
+            return b""
+
+    def _feed(self, data: bytes | None) -> None:
         if data:
             self._reader.feed(data)
-            return True
-        self._host.hub.eof(self._session, inside_frame=not self._reader.at_boundary)
-        self._host.flush()
-        return False
+        elif data is not None:
+            self._host.hub.eof(self._session, inside_frame=not self._reader.at_boundary)
+            self._host.flush()
 
-    def _take_frames(self) -> Claim | None:
-        """Hand every whole frame to the hub; stops at a hello, whose claim has to be verified first.
+    def _take_frames(self, now_us: int, wall_ms: int) -> Claim | None:
+        """Hand every whole frame to the hub at this time; stops at a hello, whose claim has to be verified first.
 
         Each frame's effects are written before the next is looked at: one read can hold more wakes for somebody than
         a queue does, and only who does not read may overflow.
         """
-        host, session, reader = self._host, self._session, self._reader
+        session, reader = self._session, self._reader
         while session.is_open:
             try:
                 raw = reader.next_frame()
             except Violation:
-                host.hub.refuse_prefix(session)
-                host.flush()
+                self._host.hub.refuse_prefix(session)
+                self._host.flush()
                 break
             if raw is None:
                 break
-            now_us, wall_ms = host.clock()
             claim = self._take_frame(raw, now_us, wall_ms)
-            host.flush(now_us, wall_ms)
             if claim is not None:
                 return claim
         return None
 
     def _take_frame(self, raw: bytes, now_us: int, wall_ms: int) -> Claim | None:
+        claim = None
         try:
-            return self._host.hub.receive(self._session, raw, now_us, wall_ms)
+            claim = self._host.hub.receive(self._session, raw, now_us, wall_ms)
         except Exception:  # a bug costs one frame, not the hub (§5.4, 500)
             self._host.log.exception("internal error on a frame", session=self._session.number)
             self._host.hub.failed(self._session)
-            return None
+        self._host.flush(now_us, wall_ms)
+        return claim
 
     async def _write_backlog(self) -> None:
         while True:

@@ -1,62 +1,132 @@
+"""The hub's loop: one poll of our own over every session's socket, with Trio as its guest (design.md, Data path).
+
+Trio owns what lives: accepting, handshakes, deadlines, backlogs, the end of each connection. The pump only moves the
+bytes of established sessions: a socket becomes readable, its session reads, lets the hub decide and writes, with no
+task switch, no cancel scope and no system call of Trio's between two wakes.
+
+    poll ─┬─ a session's socket ──────▶ recv ─▶ hub ─▶ send
+          └─ Trio has something to do ─▶ one tick of the guest
+
+SHAPE_NUMBERS
+"""
+
+import contextlib
 import select
-from collections.abc import Callable
 import socket
-import collections
-import os
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import trio
+
+from wakehub.limits import PUMP_BATCH
+
+Reader = Callable[[int, int], None]
+"""What is called when a socket can be read, with the time: monotonic µs and wall clock ms."""
+
+
+if sys.platform == "linux":
+
+    class _Poll:
+        """Which descriptors can be read (or have failed), level-triggered."""
+
+        def __init__(self) -> None:
+            self._epoll = select.epoll()
+            self.fileno = self._epoll.fileno
+            self.close = self._epoll.close
+
+        def add(self, fd: int) -> None:
+            self._epoll.register(fd, select.EPOLLIN)
+
+        def remove(self, fd: int) -> None:
+            self._epoll.unregister(fd)
+
+        def ready(self, *, wait: bool) -> list[int]:
+            return [fd for fd, _ in self._epoll.poll(-1 if wait else 0, PUMP_BATCH)]
+
+else:
+
+    class _Poll:
+        """Which descriptors can be read (or have failed), level-triggered."""
+
+        def __init__(self) -> None:
+            self._kqueue = select.kqueue()
+            self.fileno = self._kqueue.fileno
+            self.close = self._kqueue.close
+
+        def add(self, fd: int) -> None:
+            self._kqueue.control([select.kevent(fd, select.KQ_FILTER_READ, select.KQ_EV_ADD)], 0)
+
+        def remove(self, fd: int) -> None:
+            self._kqueue.control([select.kevent(fd, select.KQ_FILTER_READ, select.KQ_EV_DELETE)], 0)
+
+        def ready(self, *, wait: bool) -> list[int]:
+            return [event.ident for event in self._kqueue.control(None, PUMP_BATCH, None if wait else 0)]
 
 
 class Pump:
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._readers: dict[int, Callable[[], None]] = {}
+    """Calls each added socket's reader when it can be read; `clock` gives the time once for each batch.
 
-    def add(self, sock: socket.socket, reader: Callable[[], None]) -> None:
-        fd = sock.fileno()
-        self._readers[fd] = reader
-        self._epoll.register(fd, select.EPOLLIN)
+    A reader must not raise: there is nobody here who could say whose fault it was.
+    """
+
+    def __init__(self, clock: Callable[[], tuple[int, int]]) -> None:
+        self._clock = clock
+        self._poll = _Poll()
+        self._readers: dict[int, Reader] = {}
+        self.fileno = self._poll.fileno
+        self.close = self._poll.close
+
+    def add(self, sock: socket.socket, reader: Reader) -> None:
+        """Begin to watch a non-blocking socket."""
+        self._poll.add(sock.fileno())
+        self._readers[sock.fileno()] = reader
 
     def remove(self, sock: socket.socket) -> None:
-        fd = sock.fileno()
-        del self._readers[fd]
-        self._epoll.unregister(fd)
+        """Stop watching; nothing if it was not watched. To be called before the socket is closed."""
+        if self._readers.pop(sock.fileno(), None) is not None:
+            self._poll.remove(sock.fileno())
 
-    def turn(self, timeout: float) -> None:
+    def turn(self, *, wait: bool) -> None:
+        """Serve what can be read now, at most 64 sockets once each; with `wait`, sleep until there is something."""
+        ready = self._poll.ready(wait=wait)
+        now_us, wall_ms = self._clock()
         readers = self._readers
-        for fd, _ in self._epoll.poll(timeout, 64):
+        for fd in ready:
             reader = readers.get(fd)
-            if reader is not None:
-                reader()
+            if reader is not None:  # else one before it in this batch ended it
+                reader(now_us, wall_ms)
 
-    async def run(self) -> None:
-        while True:
-            await trio.lowlevel.wait_readable(self._epoll.fileno())
-            self.turn(0)
+    def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Run `main` under Trio, and the pump beside it, until `main` returns; raises what it raises."""
+        ticks: deque[Callable[[], object]] = deque()
+        outcome: list[Any] = []
+        calling, called = socket.socketpair()
+        with calling, called:
+            calling.setblocking(False)
+            called.setblocking(False)
+
+            def call_from_thread(tick: Callable[[], object]) -> None:
+                ticks.append(tick)
+                with contextlib.suppress(BlockingIOError):  # so many calls are under way that one more adds nothing
+                    calling.send(b"\0")
+
+            self.add(called, lambda now_us, wall_ms: _drain(called))
+            trio.lowlevel.start_guest_run(
+                main,
+                run_sync_soon_threadsafe=call_from_thread,
+                run_sync_soon_not_threadsafe=ticks.append,
+                done_callback=outcome.append,
+            )
+            while not outcome:
+                self.turn(wait=not ticks)
+                for _ in range(len(ticks)):
+                    ticks.popleft()()
+            self.remove(called)
+        outcome[0].unwrap()
 
 
-def run(main, pump) -> None:
-    todo = collections.deque()
-    outcome = []
-    a, b = socket.socketpair()
-    b.setblocking(False)
-    a.setblocking(False)
-    pump.add(b, lambda: b.recv(4096))
-
-    def threadsafe(fn):
-        todo.append(fn)
-        try:
-            a.send(b"x")
-        except BlockingIOError:
-            pass
-
-    trio.lowlevel.start_guest_run(
-        main,
-        run_sync_soon_threadsafe=threadsafe,
-        run_sync_soon_not_threadsafe=todo.append,
-        done_callback=outcome.append,
-    )
-    while not outcome:
-        pump.turn(0 if todo else -1)
-        for _ in range(len(todo)):
-            todo.popleft()()
-    outcome[0].unwrap()
+def _drain(sock: socket.socket) -> None:
+    with contextlib.suppress(BlockingIOError):
+        sock.recv(4096)

@@ -45,7 +45,6 @@ from wakehub.server.connection import Connection
 from wakehub.server.listener import Listener, connection_ceiling
 from wakehub.server.notify import Notifier
 from wakehub.server.pump import Pump
-from wakehub.server.pump import run as pump_run
 from wakehub.server.sockets import Sockets
 from wakehub.server.stats import render
 from wakehub.visible import visible
@@ -87,9 +86,9 @@ class Server:
         self._notifier = notifier
         self._find_verifier = find_verifier
         self._connections: dict[Session, Connection] = {}
+        self.pump = Pump(clock)
         self.verifying = trio.Semaphore(MAX_HANDSHAKES_IN_VERIFICATION)
         self._stats_readers = 0
-        self.pump = Pump()
         self._fanouts = 0
         self._repeats = log.Repeats()
         self._status = ""
@@ -105,8 +104,6 @@ class Server:
         with self._everything:
             async with trio.open_nursery() as process:
                 process.start_soon(self._watch_signals)
-                if os.environ.get("SHAPE") != "guest":
-                    process.start_soon(self.pump.run)
                 async with trio.open_nursery() as self._nursery:
                     with self._intake:
                         async with trio.open_nursery() as intake:
@@ -353,10 +350,7 @@ def run(config: Config) -> int:
             logger=logger,
             find_verifier=lambda: find_verifier(config),
         )
-        if os.environ.get("SHAPE") == "guest":
-            pump_run(server.run, server.pump)
-        else:
-            trio.run(server.run)
+        server.pump.run(server.run)
     finally:
         sockets.close()
     return Exit.DONE

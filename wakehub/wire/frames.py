@@ -59,6 +59,8 @@ PAYLOAD_CEILING: Final = {
 
 # Reserved for ever: they carried a body, and no version of AWH1 will again.
 _RESERVED_KINDS: Final = {11: "request", 12: "reply", 13: "notify"}
+_HELLO: Final = Kind.HELLO  # an enum looks its members up anew each time
+_WAKE: Final = Kind.WAKE
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 PREFIX: Final = struct.Struct(">I")
@@ -136,17 +138,14 @@ def decode(raw: bytes) -> Frame:
     payload_at = to_at + to_len
     from_id = raw[_IDS:to_at]
     to_id = raw[to_at:payload_at]
-    _check_ids(from_id, to_id, kind is Kind.HELLO)
+    _check_ids(from_id, to_id, kind is _HELLO)
     return Frame(kind, from_id, to_id, raw[payload_at:], ts_ms, ttl_ms)
 
 
-def kind_of(raw: bytes) -> int:
-    """The kind byte of a frame that is known to be well formed."""
-    return raw[_KIND_AT]
-
-
-def timestamp_ms(raw: bytes) -> int:
-    """ts_ms of a frame that is known to be well formed."""
+def wake_timestamp_ms(raw: bytes) -> int | None:
+    """ts_ms of a frame that is known to be well formed; None unless it is a wake."""
+    if raw[_KIND_AT] != _WAKE:
+        return None
     ts_ms: int = _TS.unpack_from(raw, _TS_AT)[0]
     return ts_ms
 

@@ -148,21 +148,6 @@ class Wake(NamedTuple):
         text(sender, "wake's sender")
         return cls(row_id, namespace, sender, digest, _WATERMARK.unpack_from(payload, at)[0])
 
-    @classmethod
-    def row_id_in(cls, payload: bytes) -> bytes:
-        """The row id of a whole payload, which is judged as `decode` does, in place where its texts are ASCII."""
-        try:
-            namespace_at = 1 + payload[0]
-            sender_at = namespace_at + 1 + payload[namespace_at]
-            digest_at = sender_at + 1 + payload[sender_at]
-            digest_bytes = payload[digest_at]
-        except IndexError:
-            return cls.decode(payload).row_id  # says what is missing
-        fits = len(payload) == digest_at + 1 + digest_bytes + _WATERMARK.size
-        if fits and digest_bytes in (0, DIGEST_BYTES) and payload[:digest_at].isascii():
-            return payload[1:namespace_at]
-        return cls.decode(payload).row_id
-
 
 @dataclass(frozen=True, slots=True)
 class Error:

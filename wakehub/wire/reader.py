@@ -25,6 +25,15 @@ class FrameReader:
             self._data = self._data[self._at :] + data
             self._at = 0
 
+    def is_one_frame(self, data: bytes) -> bool:
+        """Whether `data`, which came in just now, is exactly one frame, so that it need not be fed: the usual case."""
+        return (
+            not self._data
+            and not self._refused
+            and PREFIX_BYTES <= len(data) <= PREFIX_BYTES + MAX_FRAME_BYTES
+            and PREFIX.unpack_from(data)[0] == len(data) - PREFIX_BYTES
+        )
+
     def next_frame(self) -> bytes | None:
         """The next whole frame with its prefix, or None until more bytes come.
 
