@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from wire_cases import BUDGET
 
 from wakehub.errors import Violation
-from wakehub.limits import HEADER_BYTES, PREFIX_BYTES
+from wakehub.limits import HEADER_BYTES, MAX_ID_BYTES, PREFIX_BYTES
 from wakehub.wire.frames import Frame, Kind, decode, encode
 from wakehub.wire.glance import plain_wake, wake_head
 from wakehub.wire.payloads import Wake
@@ -35,11 +35,11 @@ def check(raw: bytes, sender: bytes) -> bool:
     if found is None:
         return False
     to, row_id, ts_ms, ttl_ms = found
-    try:
-        frame = decode(raw)
-    except Violation as violation:
-        assert violation.reason in ("to is not UTF-8", "to holds a control character") or "to of" in violation.reason
+    if len(to) > MAX_ID_BYTES:  # not its to judge: nobody who is connected has such an id
         return True
+    to_at = PREFIX_BYTES + HEADER_BYTES + len(sender)
+    raw, to = raw[:to_at] + b"x" * len(to) + raw[to_at + len(to) :], b"x" * len(to)  # nor are its letters
+    frame = decode(raw)
     assert frame == Frame(Kind.WAKE, sender, to, frame.payload, ts_ms, ttl_ms)
     assert Wake.decode(frame.payload).row_id == row_id
     return True

@@ -11,9 +11,9 @@ _CLOSED = HubState.CLOSED  # an enum looks its members up anew each time
 class Session:
     """State of one connection; compared by identity.
 
-    `agent`, `wake_head` (of `glance.wake_head`) and `identity` are set at admission. `topics` are the topics held, at most 32. `owed` is true while row ids
-    wait in the pending set of a connected agent, because its queue or the hub's egress budget was full. `owed_429` is
-    the reason of a rate refusal that was held back.
+    `agent`, `wake_head` (see `wire.glance`) and `identity` are set at admission. `topics` are the topics held, at most
+    32. `owed` is true while row ids wait in the pending set of a connected agent, because its queue or the hub's egress
+    budget was full. `owed_429` is the reason of a rate refusal that was held back.
     """
 
     __slots__ = (
