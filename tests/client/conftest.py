@@ -9,6 +9,7 @@ from scripted_hub import NOW_S
 
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import KeyPair
+from wakehub.inbox.sqlite import SqliteInbox
 
 
 @pytest.fixture
@@ -26,3 +27,9 @@ def run_directory() -> Iterator[Path]:
     """A directory whose path leaves room for a socket name."""
     with tempfile.TemporaryDirectory(prefix="wh") as name:
         yield Path(name)
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Iterator[SqliteInbox]:
+    with SqliteInbox.open(tmp_path / "inbox.db") as opened:
+        yield opened

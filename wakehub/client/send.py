@@ -1,7 +1,8 @@
 """Sending: store the signed row, poke the publisher, say what is proven as it becomes known (receive.md §5).
 
-A sender never opens a hub session: a second one under its agent's id would cut off that agent's own listener. The row
-is the message; the poke only makes its recipient look sooner, so whatever becomes of it, the send has succeeded.
+A sender never opens a hub session: a second one under its agent's id would cut off that agent's own listener. Where no
+publisher wakes for it, a session that this process holds anyway does (`own_sessions`). The row is the message; a wake
+only makes its recipient look sooner, so whatever becomes of it, the send has succeeded.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from wakehub.client import advice, background, spool
+from wakehub.client import advice, background, own_sessions, spool
 from wakehub.client import names as own_names
 from wakehub.client.credentials import obtain
 from wakehub.client.home import AgentKey, enrolled, ensure_home
@@ -108,7 +109,7 @@ def send(
             spooled = _spool(config, request, own.name, agent, receipts, denied)
             return _sent(own.name, spooled, request, receipts, Exit.SPOOLED)
         _tell_stored(request, rows, inbox, receipts)
-        _hint(config, request, rows, receipts, environ)
+        _hint(config, request, rows, inbox, receipts, environ)
         reached = request.wait is None or _Wait(request.wait, rows, inbox, receipts).run(request.timeout_s)
     return _sent(own.name, rows, request, receipts, Exit.DONE if reached else Exit.NOT_REACHED)
 
@@ -276,17 +277,28 @@ def _span(seconds: int) -> str:
 
 
 def _hint(
-    config: Config, request: SendRequest, rows: Sequence[Row], receipts: _Receipts, environ: Mapping[str, str]
+    config: Config,
+    request: SendRequest,
+    rows: Sequence[Row],
+    inbox: Inbox,
+    receipts: _Receipts,
+    environ: Mapping[str, str],
 ) -> None:
     if request.row_class == "fyi":
         receipts.note(f"fyi wakes nobody; {_BACKSTOP}")
         return
-    recipients = {row.id: row.recipient for row in rows}
-    next_steps: dict[str, None] = {}
-    for row_id, outcome in _poked(config, list(recipients), receipts, environ):
+    by_id = {row.id: row for row in rows}
+    left: dict[str, Answer | Missing] = {}
+    for row_id, outcome in _poked(config, list(by_id), receipts, environ):
         if isinstance(outcome, Answer) and outcome.state != "hub_down":
-            receipts.say(*_answered(outcome, recipients[row_id]))
-            continue
+            receipts.say(*_answered(outcome, by_id[row_id].recipient))
+        else:
+            left[row_id] = outcome
+    for answer in own_sessions.wake(config.hub_socket, [by_id[row_id] for row_id in left], inbox) if left else ():
+        del left[answer.row_id]
+        receipts.say(*_answered(answer, by_id[answer.row_id].recipient))
+    next_steps: dict[str, None] = {}
+    for row_id, outcome in left.items():
         why, remedy = _unanswered(config, outcome, environ)
         receipts.say(State.NOT_HINTED, row_id, f"{why}; {_BACKSTOP}")
         next_steps[remedy] = None

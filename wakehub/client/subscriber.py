@@ -19,12 +19,13 @@ from typing import Final
 
 import trio
 
-from wakehub.client import diagnosis
+from wakehub.client import diagnosis, own_sessions
 from wakehub.client.backoff import Ladder
 from wakehub.client.connection import HubSession, connect
 from wakehub.client.credentials import Credentials, needs_renewal
 from wakehub.client.doorbell import Doorbell, Reason
 from wakehub.client.failures import Failure, HubError
+from wakehub.client.proof import Prover
 from wakehub.config import Config
 from wakehub.errors import WakehubError
 from wakehub.identity.delegation import Bundle
@@ -80,7 +81,7 @@ class Subscriber:
         self._ladder = Ladder(draw)
         self._marks: dict[bytes, int] = {}
         self._told: str | None = None
-        self._session: HubSession | None = None
+        self._prover: Prover | None = None
         self._bundle: Bundle | None = None
         self._scope = trio.CancelScope()
         self._pause_scope = trio.CancelScope()
@@ -135,7 +136,7 @@ class Subscriber:
             except WakehubError as error:  # no identity to connect with
                 failure = HubError(Failure.UNAUTHORIZED, error.what, why=error.why, remedy=error.remedy)
             finally:
-                self._session = None
+                self._prover = None
                 self._pong_due = _NEVER
                 self._ladder.session_ended(trio.current_time() - began)
         if self._cut is _Cut.RENEWAL:
@@ -145,14 +146,17 @@ class Subscriber:
         return failure
 
     async def _attend(self, session: HubSession) -> None:
-        self._session = session
+        self._prover = prover = Prover(session)
         self._ladder.advise(session.welcome.reconnect_base_ms, session.welcome.reconnect_jitter_ms)
         if self._told is not None:
             self._told = None
             self._tell("connected to the hub")
         self._bell.ring(Reason.WELCOME)
-        while True:
-            self._take(await session.receive())
+        with own_sessions.offered(self._config.hub_socket, prover):
+            while True:
+                event = await session.receive()
+                prover.take(event)
+                self._take(event)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Woken):
@@ -212,18 +216,18 @@ class Subscriber:
         """Read at once, and see whether the session still lives; a pause ends, as nobody knows how long it was."""
         self._bell.ring(Reason.CLOCK)
         self._pause_scope.cancel()
-        if self._session is None:
+        if self._prover is None:
             return
         self._pong_due = trio.current_time() + PROOF_DEADLINE_MS / 1000
         with trio.move_on_at(self._pong_due):
             try:
-                await self._session.ping()
+                await self._prover.ping()
             except HubError:
                 pass  # the receiving side sees it as well, and reports it
 
     def _renew_if_due(self) -> None:
         """End the session for a new one with a new bundle, if its own nears its end and there is a better one."""
-        if self._session is None or self._bundle is None or not needs_renewal(self._bundle, self._wall()):
+        if self._prover is None or self._bundle is None or not needs_renewal(self._bundle, self._wall()):
             return
         try:
             better = self._credentials.bundle(self._wall())

@@ -27,6 +27,7 @@ from wakehub.client.backoff import Ladder
 from wakehub.client.connection import connect
 from wakehub.client.credentials import needs_renewal
 from wakehub.client.failures import Failure, HubError
+from wakehub.client.proof import Prover
 from wakehub.errors import ErrorCode, WakehubError, only_known
 from wakehub.hub.ratelimit import TokenBucket
 from wakehub.identity.addresses import PUBLISHER
@@ -50,7 +51,6 @@ from wakehub.limits import (
 )
 from wakehub.log import Repeats
 from wakehub.publisher.hints import Box, Outcome
-from wakehub.publisher.proof import Prover
 
 _log = structlog.get_logger(program="publisher")
 _TICK_S: Final = PUBLISHER_TICK_MS / 1000

@@ -1,13 +1,9 @@
-"""What the publisher says to the hub about a row, and to the sender about that (formats.md, Poke).
-
-A wake carries no content: id and watermark tell the recipient what to look for; sender, namespace and digest only save
-it a look. They are what gives way, in the order sender, namespace, digest, when all of it exceeds 256 bytes.
-"""
+"""What waits in the publisher for a wake, and what it says to the sender about that (formats.md, Poke)."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from wakehub.errors import Violation
+from wakehub.client.wakes import wake_for
 from wakehub.inbox.rows import Header
 from wakehub.wire.payloads import Wake
 
@@ -41,20 +37,3 @@ class Box:
     def wake(self) -> Wake:
         """The wake for the newest row; its watermark tells of the older ones."""
         return wake_for(max(self.rows.values(), key=lambda row: row.rseq))
-
-
-def wake_for(row: Header) -> Wake:
-    """The wake for `row`, within 256 bytes; an id alone always fits."""
-    full = Wake(row.id.encode(), f"_inbox/{row.recipient}".encode(), row.sender.encode(), row.digest, row.rseq)
-    without_sender = full._replace(sender=b"")
-    without_namespace = without_sender._replace(namespace=b"")
-    bare = without_namespace._replace(digest=b"")
-    return next((wake for wake in (full, without_sender, without_namespace) if _fits(wake)), bare)
-
-
-def _fits(wake: Wake) -> bool:
-    try:
-        wake.encode()
-    except (Violation, ValueError):  # over 256 bytes in all, or over 255 in one field
-        return False
-    return True

@@ -10,11 +10,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from wakehub.client.connection import connect
 from wakehub.client.failures import Failure, HubError
+from wakehub.client.proof import Addressed, Prover
 from wakehub.errors import ErrorCode, only_known
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import KeyPair
 from wakehub.limits import PROOF_DEADLINE_MS
-from wakehub.publisher.proof import Addressed, Prover
 from wakehub.wire.frames import Frame, Kind
 from wakehub.wire.payloads import Wake
 
@@ -43,13 +43,15 @@ def wakes(count: int) -> list[Addressed]:
     return [(f"agent-{n}", Wake(b"m_%d" % n)) for n in range(count)]
 
 
-async def deliver(home: Path, key: KeyPair, hub: Hub, sent: list[Addressed], spent: list[int]) -> list[int | None]:
+async def deliver(
+    run_directory: Path, key: KeyPair, hub: Hub, sent: list[Addressed], spent: list[int]
+) -> list[int | None]:
     bundle = Bundle.make("wakehub-publisher", key, "wakehub", 1_800_000_000, 3600)
 
     async def spend(tokens: int) -> None:
         spent.append(tokens)
 
-    async with serve(home / "hub.sock", [hub.script]), connect(home / "hub.sock", bundle) as session:
+    async with serve(run_directory / "hub.sock", [hub.script]), connect(run_directory / "hub.sock", bundle) as session:
         prover = Prover(session)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(prover.listen)
@@ -72,31 +74,31 @@ def refusing(code: ErrorCode, agent: bytes) -> Answer:
     return answer
 
 
-async def test_a_pong_without_an_error_proves_the_whole_batch(home: Path, key: KeyPair) -> None:
+async def test_a_pong_without_an_error_proves_the_whole_batch(run_directory: Path, key: KeyPair) -> None:
     hub, spent = Hub(pong), []
-    assert await deliver(home, key, hub, wakes(64), spent) == [None] * 64
+    assert await deliver(run_directory, key, hub, wakes(64), spent) == [None] * 64
     assert hub.seen() == "w" * 64 + "p"
     assert spent == []
     assert all(frame.ttl_ms == 0 for frame in hub.frames)
 
 
-async def test_an_error_in_a_batch_has_each_repeated_with_its_own_ping(home: Path, key: KeyPair) -> None:
+async def test_an_error_in_a_batch_has_each_repeated_with_its_own_ping(run_directory: Path, key: KeyPair) -> None:
     hub, spent = Hub(refusing(ErrorCode.UNKNOWN, b"agent-1")), []
-    assert await deliver(home, key, hub, wakes(3), spent) == [None, 404, None]
+    assert await deliver(run_directory, key, hub, wakes(3), spent) == [None, 404, None]
     assert hub.seen() == "wwwp" + "wpwpwp"
     assert spent == [2, 2, 2]
 
 
-async def test_an_error_for_a_single_wake_needs_no_repetition(home: Path, key: KeyPair) -> None:
+async def test_an_error_for_a_single_wake_needs_no_repetition(run_directory: Path, key: KeyPair) -> None:
     hub = Hub(refusing(ErrorCode.OVERFLOW, b"agent-0"))
-    assert await deliver(home, key, hub, wakes(1), []) == [507]
+    assert await deliver(run_directory, key, hub, wakes(1), []) == [507]
     assert hub.seen() == "wp"
 
 
-async def test_an_address_that_no_frame_carries_costs_only_its_own_wake(home: Path, key: KeyPair) -> None:
+async def test_an_address_that_no_frame_carries_costs_only_its_own_wake(run_directory: Path, key: KeyPair) -> None:
     hub = Hub(pong)
     sent = [("alice", Wake(b"m_1")), ("new\nline", Wake(b"m_2"))]
-    assert await deliver(home, key, hub, sent, []) == [None, 400]
+    assert await deliver(run_directory, key, hub, sent, []) == [None, 400]
     assert hub.seen() == "wp" + "wp" + "p"
 
 
@@ -119,7 +121,7 @@ class Silence:
 
 
 async def test_silence_has_each_repeated_and_a_late_pong_proves_nothing_else(
-    home: Path, key: KeyPair, mock_clock: MockClock
+    run_directory: Path, key: KeyPair, mock_clock: MockClock
 ) -> None:
     late = Silence(mock_clock, 1)
 
@@ -130,22 +132,22 @@ async def test_silence_has_each_repeated_and_a_late_pong_proves_nothing_else(
         await late(link, frame)
 
     hub = Hub(answer)
-    assert await deliver(home, key, hub, wakes(2), []) == [404, None]
+    assert await deliver(run_directory, key, hub, wakes(2), []) == [404, None]
     assert hub.seen() == "wwp" + "wp" + "wp"
 
 
-async def test_a_second_silence_gives_the_session_up(home: Path, key: KeyPair, mock_clock: MockClock) -> None:
+async def test_a_second_silence_gives_the_session_up(run_directory: Path, key: KeyPair, mock_clock: MockClock) -> None:
     hub = Hub(Silence(mock_clock, 9))
-    assert await deliver(home, key, hub, wakes(3), []) == []
+    assert await deliver(run_directory, key, hub, wakes(3), []) == []
     assert hub.seen() == "wwwp" + "wp"
 
 
-async def test_the_end_of_the_session_is_told(home: Path, key: KeyPair) -> None:
+async def test_the_end_of_the_session_is_told(run_directory: Path, key: KeyPair) -> None:
     async def end(link: Link, frame: Frame) -> None:
         await link.stream.aclose()
 
     with pytest.raises(BaseExceptionGroup) as caught:
-        await deliver(home, key, Hub(end), wakes(2), [])
+        await deliver(run_directory, key, Hub(end), wakes(2), [])
     ended = only_known(caught.value)
     assert isinstance(ended, HubError)
     assert ended.failure is Failure.LOST
