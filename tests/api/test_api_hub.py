@@ -86,9 +86,8 @@ def said(sent: wakehub.Sent) -> str:
 
 def was_woken(record, sent: wakehub.Sent) -> bool:
     """Whether its reader looked because of the hub: for the wake, or still for the welcome when the wake came."""
-    return [event.woken_by in ("wake", "welcome") for event in record.events(sent.row_ids[0]) if event.woken_by] == [
-        True
-    ]
+    looked = [event.woken_by for event in record.events(sent.row_ids[0]) if event.kind == "handed_off"]
+    return looked in (["wake"], ["welcome"])
 
 
 async def test_a_subscribed_program_wakes_another_without_a_publisher(hub, record):

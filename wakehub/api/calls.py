@@ -44,9 +44,9 @@ def send(
     most `timeout` seconds: ``Sent.exit`` is 4 when it was not reached, 5 when the message was only spooled.
 
     The publisher wakes; where none does, a subscription that is open in this process wakes over its own session with
-    the hub. Blocks, for about 2.5 s at most without `wait` and 2 s more then: in Trio, call it in a thread, since a loop
-    that is blocked wakes nobody. Raises `NoRecipient` (67), `BadData`
-    (65), `LoopGuard` (69) and what home, identity and record raise; nothing is stored then.
+    the hub. Blocks, for about 2.5 s at most without `wait` and 2 s more then: in Trio, call it in a thread, since a
+    blocked loop wakes nobody. Raises `NoRecipient` (67), `BadData` (65), `LoopGuard` (69) and what home, identity
+    and record raise; nothing is stored then.
     """
     request = SendRequest(
         to=to,

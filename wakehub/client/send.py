@@ -84,11 +84,11 @@ def send(
 ) -> Sent:
     """Store the message, have it hinted, and wait for the state that was asked for; each receipt goes to `tell`.
 
-    Blocks for about 2.5 s at most without `wait`, 2 s more when no publisher answers and a session of this process wakes
-    (`own_sessions`), and 10 s more when it is the one that starts hub and publisher
-    (`background`). ``Sent.exit`` is 0, 4 when the awaited state was not reached, or 5 when the record cannot be written
-    from here and the message was left in a spool instead. Raises `NoRecipient` (67: closed, mistyped, nobody in the
-    namespace), `BadData` (65), `LoopGuard` (69), and what home, identity and record raise; nothing is stored then.
+    Blocks for about 2.5 s at most without `wait`; 2 s more when no publisher answers and a session of this process
+    wakes instead (`own_sessions`), 10 s more when it is the one that starts hub and publisher (`background`).
+    ``Sent.exit`` is 0, 4 when the awaited state was not reached, or 5 when the record cannot be written from here and
+    the message was left in a spool instead. Raises `NoRecipient` (67: closed, mistyped, nobody in the namespace),
+    `BadData` (65), `LoopGuard` (69), and what home, identity and record raise; nothing is stored then.
     """
     receipts = _Receipts(tell)
     own = own_names.choose(request.sender, environ)
