@@ -10,7 +10,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -155,6 +155,45 @@ def asked(*command: str) -> str:
     except OSError:
         return ""
     return answer.stdout.strip()
+
+
+def start_detached(command: Sequence[str], log: int, environment: Mapping[str, str], patience_s: float) -> int:
+    """Start `command` in a session of its own and nobody's child; its pid.
+
+    It gets /dev/null as its input, the descriptor `log` as its outputs (and whatever lock that holds), ``/`` as its
+    directory and 077 as its umask. Raises `OSError` or `subprocess.SubprocessError`.
+    """
+    import subprocess  # only who starts another process
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _FORK, str(log), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(log,),
+        cwd="/",
+        env=dict(environment),
+        start_new_session=True,
+        timeout=patience_s,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+# The second fork. A session's leader could get a terminal by opening one; its child cannot, and has no parent of ours.
+_FORK: Final = """
+import os, sys
+log = int(sys.argv[1])
+pid = os.fork()
+if pid:
+    os.write(1, b"%d" % pid)
+    os._exit(0)
+os.umask(0o077)
+os.dup2(log, 1)
+os.dup2(log, 2)
+os.close(log)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def pid_namespace() -> int:

@@ -13,6 +13,8 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 ELSEWHERE = {
     "client/receipts": "tests/client/test_client_send.py",  # what a send is asked for and told: no logic of its own
+    "intercom/connection": "tests/intercom/test_intercom_server.py",  # seen from the other end of its socket
+    "intercom/spooler": "tests/intercom/test_intercom_server.py",  # seen in the inboxes of a hub
 }
 """Modules whose tests bear another name, and where they are."""
 

@@ -44,26 +44,13 @@ from wakehub.limits import (
 )
 from wakehub.locks import live_holder, read_holder
 from wakehub.paths import Paths
-from wakehub.processes import pid_namespace, start_time
+from wakehub.processes import pid_namespace, start_detached, start_time
 from wakehub.visible import visible
 
 _LOCKS: Final = ("up", "hub", "publish")
 _KEPT: Final = ("HOME", "PATH", "LANG")
 _EMPTY_POKE: Final = b'{"v":1,"ids":[]}\n'
 _STDOUT: Final = 1
-# The second fork. A session's leader could get a terminal by opening one; its child cannot, and has no parent of ours.
-_FORK: Final = """
-import os, sys
-log = int(sys.argv[1])
-pid = os.fork()
-if pid:
-    os.write(1, b"%d" % pid)
-    os._exit(0)
-os.dup2(log, 1)
-os.dup2(log, 2)
-os.close(log)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def start(config: Config, tell: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> bool:
@@ -200,19 +187,7 @@ def _spawn(config: Config, environ: Mapping[str, str]) -> int | None:
         with files.appendable(config.paths.log, wait=False) as log:
             if os.fstat(log).st_size > MAX_LOG_BYTES:
                 os.ftruncate(log, 0)
-            done = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _FORK, str(log), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(log,),
-                cwd="/",
-                env=_environment(config, environ),
-                start_new_session=True,
-                timeout=BACKGROUND_START_SECONDS,
-                check=True,
-            )
-            return int(done.stdout)
+            return start_detached(command, log, _environment(config, environ), BACKGROUND_START_SECONDS)
     except BlockingIOError:
         return None
 

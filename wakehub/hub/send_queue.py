@@ -1,7 +1,8 @@
 """What waits to be written to one connection (awh1.md §5.7).
 
-Charge first, then enqueue; `_take` is the one place that releases. Sizes count the frame body (L), not the prefix.
-A frame of which some bytes have left stays at the head, charged whole, until the rest has left as well.
+Charge first, then enqueue; `_take` is the one place that releases. Sizes count the frame body (L), not the prefix;
+lines of another wire have none. A frame of which some bytes have left stays at the head, charged whole, until the rest
+has left as well.
 """
 
 from collections import deque
@@ -22,14 +23,15 @@ class Overflow(Enum):
 class SendQueue:
     """At most `max_frames` frames and `max_bytes` bytes, all charged to `egress` as well."""
 
-    __slots__ = ("_egress", "_max_bytes", "_max_frames", "_sent", "size", "waiting")
+    __slots__ = ("_egress", "_max_bytes", "_max_frames", "_prefix", "_sent", "size", "waiting")
 
-    def __init__(self, max_frames: int, max_bytes: int, egress: Budget) -> None:
+    def __init__(self, max_frames: int, max_bytes: int, egress: Budget, *, prefix: int = PREFIX_BYTES) -> None:
         self.waiting: deque[tuple[bytes, int]] = deque()
         """Frames and their deadlines (ms since the epoch, 0: never), for looking only."""
         self._max_frames = max_frames
         self._max_bytes = max_bytes
         self._egress = egress
+        self._prefix = prefix
         self._sent = 0
         self.size = 0
         """Bytes waiting."""
@@ -48,7 +50,7 @@ class SendQueue:
         `deadline_ms` (ms since the epoch, 0: never) is when it is no longer worth sending; `spare` is how many bytes of
         the hub-wide budget it must leave to others.
         """
-        size = len(raw) - PREFIX_BYTES
+        size = len(raw) - self._prefix
         if len(self.waiting) >= self._max_frames:
             return Overflow.FRAMES
         if self.size + size > self._max_bytes:
@@ -90,7 +92,7 @@ class SendQueue:
 
     def _take(self) -> bytes:
         raw, _ = self.waiting.popleft()
-        size = len(raw) - PREFIX_BYTES
+        size = len(raw) - self._prefix
         self.size -= size
         self._egress.release(size)
         self._sent = 0

@@ -101,6 +101,13 @@ class Channel:
         except OSError:
             return False
 
+    def reopen(self) -> None:
+        """Open (and make) the directory again, where the path no longer is the one that is open; raises as `open`."""
+        if not self.is_in_place():
+            anew = type(self).open(self.base, self.name)
+            self.close()
+            self.fd = anew.fd
+
     def close(self) -> None:
         """Close the descriptor; files opened before stay open."""
         if self.fd >= 0:

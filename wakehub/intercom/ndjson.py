@@ -26,6 +26,7 @@ _SESSION: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_MESH_SESSION -
 _RESERVED: Final = EVERYONE | {HUB, "None"}
 _CHANNEL: Final = re.compile(r"[a-z0-9_-]{1,64}")
 _KEYS: Final = ("id", "type", "from_session", "to_session", "channel", "reply_to", "payload", "timestamp")
+_ADDRESSED_BY_TYPE: Final = ("register", "announce", "welcome", "error", "heartbeat", "receipt")
 _SHOWN: Final = 80
 
 
@@ -149,6 +150,8 @@ def parse(line: bytes) -> Envelope:
     """
     found = decode(line)
     about = found.get("id") if _is_id(found.get("id")) else None
+    if found.get("type") in _ADDRESSED_BY_TYPE and not isinstance(found.get("to_session", ""), str):
+        del found["to_session"]
     for key, value in found.items():
         if key in _KINDS and not _KINDS[key](value):
             raise Refusal(Code.BAD_ENVELOPE, f"{key} is not {_MEANT[key]}", about)

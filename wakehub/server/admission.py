@@ -54,15 +54,16 @@ async def accept_forever(
             if failing:
                 log.info("accept works again")
                 failing = ""
-            _gate(sock, authorizer, take, refused)
+            gate(sock, authorizer, take, refused)
 
 
-def _gate(
+def gate(
     sock: socket.socket,
     authorizer: peercred.Authorizer,
     take: Callable[[socket.socket, PeerCredentials], None],
     refused: Callable[[PeerCredentials | None], None],
 ) -> None:
+    """Hand an accepted socket to `take`, non-blocking, if its peer is authorized; else close it and tell `refused`."""
     try:
         peer = peercred.read(sock)
     except OSError:
