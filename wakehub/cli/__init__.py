@@ -17,6 +17,7 @@ from wakehub.cli import (
     daemons,
     hook,
     install,
+    intercom,
     learn,
     messages,
     output,
@@ -29,6 +30,10 @@ from wakehub.errors import WakehubError
 from wakehub.visible import visible
 
 _INTERRUPTED = 130
+_GROUPS = (
+    agents, daemons, messages, relay, record, watching, checks, conformance, bench, hook, install, intercom, learn,
+)  # fmt: skip
+"""In the order of the help."""
 
 
 def run(argv: list[str]) -> int:
@@ -60,7 +65,7 @@ def build_parser() -> Parser:
     checks.add_flags(top)
     add_instance_flags(top)
     commands = Commands(top)
-    for group in (agents, daemons, messages, relay, record, watching, checks, conformance, bench, hook, install, learn):
+    for group in _GROUPS:
         group.add(commands)
     return top
 

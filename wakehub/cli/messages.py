@@ -180,15 +180,16 @@ def body_of(args: argparse.Namespace) -> bytes:
     if args.text is not None:
         return _limited(str(args.text).encode())
     if args.stdin:
-        if sys.stdin is None:
-            raise Usage("--stdin was given, but standard input is closed", remedy="pipe the text into the command")
-        return _limited(_read_stdin())
+        return _limited(read_stdin(MAX_BODY_BYTES))
     return _limited(_read_file(args.file))
 
 
-def _read_stdin() -> bytes:
+def read_stdin(limit: int) -> bytes:
+    """Standard input to its end, or one byte more than `limit`; raises `Usage` (2), `BadData` (65)."""
+    if sys.stdin is None:
+        raise Usage("--stdin was given, but standard input is closed", remedy="pipe the text into the command")
     try:
-        return sys.stdin.buffer.read(MAX_BODY_BYTES + 1)
+        return sys.stdin.buffer.read(limit + 1)
     except OSError as error:
         raise BadData(
             "cannot read standard input", why=error.strerror or "the read failed", remedy="pipe the text in"

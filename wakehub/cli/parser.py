@@ -58,11 +58,14 @@ class Parser(argparse.ArgumentParser):
 
 
 class Commands:
-    """Where the command groups put their commands."""
+    """Where the command groups put their commands; `flags` adds to each those that all of them have."""
 
-    def __init__(self, parser: Parser) -> None:
+    def __init__(
+        self, parser: Parser, *, dest: str = "command", flags: "Callable[[Parser], None] | None" = None
+    ) -> None:
+        self._flags = flags or add_instance_flags
         self._parsers = parser.add_subparsers(
-            metavar="COMMAND", dest="command", title="commands", parser_class=Parser, required=False
+            metavar="COMMAND", dest=dest, title="commands", parser_class=Parser, required=False
         )
 
     def add(
@@ -92,7 +95,7 @@ class Commands:
         assert isinstance(found, Parser)
         if json_keys:
             found.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-        add_instance_flags(found)
+        self._flags(found)
         found.set_defaults(run=run)
         return found
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from wakehub.errors import Held, Unsafe
-from wakehub.intercom.channels import Channel, locked
+from wakehub.intercom.channels import Channel
+from wakehub.intercom.election import lead
 from wakehub.intercom.spool import Inbox, sessions
 from wakehub.visible import visible
 
@@ -35,19 +36,19 @@ def clean(channel: Channel, *, stale: bool) -> Cleaned:
 
     Nothing is touched while a hub lives. Raises `Unsafe` (77) for what is none of the mesh's files.
     """
-    with channel.opened("hub.lock", os.O_RDWR | os.O_CREAT) as fd:
-        try:
-            with locked(fd, "the channel", 0):
-                if not _is_refused(channel):
-                    return Cleaned(is_live=True)
-                before = set(os.listdir(channel.fd))
-                for name in _LEFT:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=channel.fd)
-                kept = _remove_mailboxes(channel) if stale else ()
-                return Cleaned(False, tuple(sorted(before - set(os.listdir(channel.fd)))), kept)
-        except Held:
+    try:
+        lock = lead(channel)
+    except Held:
+        return Cleaned(is_live=True)
+    with lock:
+        if not _is_refused(channel):
             return Cleaned(is_live=True)
+        before = set(os.listdir(channel.fd))
+        for name in _LEFT:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=channel.fd)
+        kept = _remove_mailboxes(channel) if stale else ()
+        return Cleaned(False, tuple(sorted(before - set(os.listdir(channel.fd)))), kept)
 
 
 def _remove_mailboxes(channel: Channel) -> tuple[tuple[str, int], ...]:

@@ -1,0 +1,97 @@
+"""`wakehub intercom` as words: flags on either side, help that says what there is, refusals that say what to do."""
+
+import re
+import subprocess
+
+import pytest
+
+from wakehub import cli
+from wakehub.cli.intercom import DEFAULT_CHANNEL
+from wakehub.errors import Exit
+
+PARSER = next(a for a in cli.build_parser()._actions if a.dest == "command").choices["intercom"]
+COMMANDS = sorted(next(a for a in PARSER._actions if a.dest == "intercom_command").choices)
+ERROR = re.compile(r"wakehub: [^\n]+\n  next: [^\n]+\n")
+
+
+def test_the_commands_are_those_of_the_specification():
+    assert sorted(["init", "send", "poll", "listen", "peers", "cleanup", "daemon", "bridge"]) == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_shows_itself_with_examples_that_parse(wakehub, command):
+    found = wakehub("intercom", command, "--help")
+    assert (found.status, found.err) == (0, "")
+    for flag in ("--dir", "--channel", "--project-dir"):
+        assert flag in found.out
+    examples = found.out.split("example:\n")[1].split("\n\n")[0].splitlines()
+    lines = [line for line in examples if f"wakehub intercom {command}" in line]
+    assert lines
+    for line in lines:
+        words = line.split("wakehub ", 1)[1]
+        argv = subprocess.run(["bash", "-c", f"printf '%s\\0' {words}"], capture_output=True, check=True).stdout
+        cli.build_parser().parse_args(argv.decode().split("\0")[:-1])
+
+
+@pytest.mark.parametrize("flag", [["--dir", "/x"], ["--channel", "dev"], ["--project-dir", "/x"]])
+def test_the_common_flags_may_stand_on_either_side(flag):
+    parse = cli.build_parser().parse_args
+    before = parse(["intercom", *flag, "send", "--to", "nova", "--text", "x"])
+    behind = parse(["intercom", "send", "--to", "nova", *flag, "--text", "x"])
+    assert vars(before) == vars(behind)
+    assert flag[1] in map(str, vars(before).values())
+
+
+def test_the_later_one_counts():
+    args = cli.build_parser().parse_args(["intercom", "--channel", "a", "poll", "--channel", "b"])
+    assert args.channel == "b"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["pol"],
+        ["send"],
+        ["send", "--to", "nova"],
+        ["send", "--text", "x"],
+        ["send", "--to", "nova", "--text", "x", "--stdin"],
+        ["send", "--to", "nova", "--json-payload", "{"],
+        ["send", "--to", "nova", "--json-payload", "[]"],
+        ["send", "--to", "nova", "--json-payload", '{"a": NaN}'],
+        ["send", "--to", "nova", "--json-payload", '{"a": 1, "a": 2}'],
+        ["send", "--to", "nova", "--json-payload", '{"text": "a"}', "--text", "b"],
+        ["poll", "--wait", "soon"],
+        ["listen", "--format", "agent"],
+        ["bridge", "--session", "rowan"],
+        ["bridge", "--as", "alice"],
+        ["--dir", "", "poll"],
+    ],
+)
+def test_what_cannot_be_used_is_a_usage_error(wakehub, argv):
+    found = wakehub("intercom", *argv)
+    assert (found.status, found.out) == (Exit.USAGE, "")
+    assert ERROR.fullmatch(found.err), found.err
+
+
+def test_the_default_channel_is_told(wakehub):
+    assert f"default: {DEFAULT_CHANNEL}" in wakehub("intercom", "poll", "--help").out
+
+
+def test_the_guide_shows_every_command_and_flag(wakehub):
+    """Both command lines side by side; what the guide names exists, and what exists is named."""
+    guide = wakehub("guide", "intercom").out
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in guide.splitlines() if row.startswith("| `")]
+    ours = [re.match(r"`([^`]+)`", cells[1])[1] for cells in rows if cells[1].startswith("`")]
+    assert {words.split()[0] for words in ours} >= set(COMMANDS) - {"bridge"}
+    for words in ours:
+        cli.build_parser().parse_args(["intercom", *words.split()])
+    for flag in set(re.findall(r"--[a-z][a-z-]+", guide)) - {"--as", "--to", "--re", "--stdin"}:
+        assert any(flag in wakehub("intercom", command, "--help").out for command in COMMANDS), flag
+
+
+def test_the_guide_names_every_exit_code_of_the_commands(wakehub):
+    guide = wakehub("guide", "intercom").out.split("**Exit codes")[1].split("\n\n")[0]
+    shown = wakehub("intercom", "poll", "--help").out.split("Exit:")[1].split("\n\n")[0]
+    codes = [set(map(int, re.findall(r"(?:Exit:|[:;]|\*\*)\s+(\d+)", f"Exit:{text}"))) for text in (guide, shown)]
+    assert codes[0] == codes[1] == {0, 3, 4, 65, 75, 77}

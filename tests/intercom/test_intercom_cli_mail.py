@@ -1,0 +1,312 @@
+"""`send`, `poll` and `listen` as a user runs them: real processes, a real hub that starts by itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bridge_world import Peer, World, envelope, kill9, line, until, world
+
+AS_NOVA = ("--session", "nova")
+
+
+@pytest.fixture
+def mesh():
+    with world() as made:
+        yield made
+
+
+def report(found: subprocess.CompletedProcess[bytes]) -> dict:
+    """The one object that a command printed, in plain ASCII."""
+    assert found.stdout.isascii()
+    assert found.stdout.count(b"\n") == 1, found
+    return json.loads(found.stdout)
+
+
+def intercom(mesh: World, *argv: str, **options: object) -> subprocess.CompletedProcess[bytes]:
+    return mesh.run("intercom", "--channel", "dev", *argv, **options)
+
+
+def send(mesh: World, text: str, *more: str, to: str = "rowan") -> dict:
+    found = intercom(mesh, "send", *AS_NOVA, "--to", to, "--text", text, *more)
+    assert found.returncode == 0, found.stderr
+    return report(found)
+
+
+def poll(mesh: World, *more: str, session: str = "rowan") -> list[str]:
+    found = intercom(mesh, "poll", "--session", session, *more)
+    said = report(found)
+    assert said["count"] == len(said["messages"])
+    assert found.returncode == (0 if said["count"] else 3)
+    return [each["payload"]["text"] for each in said["messages"]]
+
+
+def listen(mesh: World, session: str, *more: str) -> subprocess.Popen[bytes]:
+    process = mesh.start("intercom", "listen", "--channel", "dev", "--session", session, *more, log=session)
+    until(lambda: session in connected(mesh) or process.poll() is not None, f"{session} is connected")
+    return process
+
+
+def connected(mesh: World) -> list[str]:
+    try:
+        return json.loads((mesh.channel / "peers.json").read_bytes())["active_sessions"]
+    except FileNotFoundError:
+        return []
+
+
+def printed(mesh: World, session: str) -> list[str]:
+    return [json.loads(each)["payload"]["text"] for each in (mesh.base / f"{session}.out").read_bytes().splitlines()]
+
+
+# --- send and poll ---
+
+
+def test_what_is_sent_is_polled_once(mesh):
+    sent = send(mesh, "the tests pass")
+    assert sent["status"] == "spooled_offline"
+    assert poll(mesh, "--peek") == ["the tests pass"]
+    assert poll(mesh, "--peek", "--wait", "1") == ["the tests pass"]
+    assert poll(mesh, "--wait", "1") == ["the tests pass"]
+    assert poll(mesh) == []
+    assert poll(mesh, "--peek") == []
+
+
+def test_the_envelope_is_that_of_the_specification(mesh):
+    sent = send(mesh, "grüße \x1b]52;c;x\x07", "--reply-to", "msg_0123456789ab")["envelope"]
+    assert list(sent)[:8] == ["id", "type", "from_session", "to_session", "channel", "reply_to", "payload", "timestamp"]
+    assert (sent["type"], sent["from_session"], sent["to_session"], sent["channel"]) == ("chat", "nova", "rowan", "dev")
+    assert (sent["reply_to"], sent["payload"]) == ("msg_0123456789ab", {"text": "grüße \x1b]52;c;x\x07"})
+    (got,) = report(intercom(mesh, "poll", "--session", "rowan"))["messages"]
+    assert {key: got[key] for key in list(sent)[:8]} == {key: sent[key] for key in list(sent)[:8]}
+
+
+def test_a_payload_may_be_any_object_and_the_text_come_from_standard_input(mesh):
+    found = intercom(mesh, "send", *AS_NOVA, "--to", "rowan", "--json-payload", '{"sha": [1, null]}', "--text", "hi")
+    assert report(found)["envelope"]["payload"] == {"text": "hi", "sha": [1, None]}
+    found = intercom(mesh, "send", *AS_NOVA, "--to", "rowan", "--stdin", stdin="`grüße`\n".encode())
+    assert report(found)["envelope"]["payload"] == {"text": "`grüße`\n"}
+    found = intercom(mesh, "send", *AS_NOVA, "--to", "rowan", "--json-payload", '{"text": "only"}')
+    assert report(found)["envelope"]["payload"] == {"text": "only"}
+
+
+def test_one_who_waits_is_told_at_once(mesh):
+    waiting = mesh.start("intercom", "poll", "--channel", "dev", "--session", "rowan", "--wait", "60", log="rowan")
+    send(mesh, "now")
+    assert waiting.wait(60) == 0
+    assert json.loads((mesh.base / "rowan.out").read_bytes())["count"] == 1
+
+
+def test_a_broadcast_reaches_who_is_connected_and_not_its_sender(mesh):
+    listen(mesh, "rowan")
+    listen(mesh, "nova")
+    send(mesh, "before wren came", to="wren")
+    assert send(mesh, "to all", to="*")["status"] == "sent"
+    assert send(mesh, "to all, too", to="all")["status"] == "sent"
+    until(lambda: printed(mesh, "rowan") == ["to all", "to all, too"], "rowan has both")
+    assert printed(mesh, "nova") == []
+    assert poll(mesh, session="wren") == ["before wren came"]
+
+
+def test_listening_and_sending_under_one_id(mesh):
+    """The existing implementation fails exactly there."""
+    listen(mesh, "nova")
+    listen(mesh, "rowan")
+    assert send(mesh, "from under my own listener")["status"] == "sent"
+    until(lambda: printed(mesh, "rowan"), "rowan has it")
+    assert intercom(mesh, "send", "--session", "rowan", "--to", "nova", "--text", "back").returncode == 0
+    until(lambda: printed(mesh, "nova") == ["back"], "nova's listener still has its id")
+
+
+def test_a_second_listener_ends_with_one_line(mesh):
+    first = listen(mesh, "nova")
+    second = intercom(mesh, "listen", "--session", "nova")
+    assert (second.returncode, second.stdout) == (75, b"")
+    (said,) = second.stderr.decode().splitlines()
+    assert "nova is connected" in said
+    send(mesh, "still there", to="nova")
+    until(lambda: printed(mesh, "nova") == ["still there"], "the first one has it")
+    assert first.poll() is None
+
+
+def test_a_listener_that_is_killed_finds_the_rest(mesh):
+    first = listen(mesh, "rowan")
+    send(mesh, "one")
+    until(lambda: printed(mesh, "rowan") == ["one"], "rowan has the first")
+    kill9(first)
+    send(mesh, "two")
+    listen(mesh, "rowan")
+    until(lambda: printed(mesh, "rowan") == ["one", "two"], "rowan has the second, and the first once")
+
+
+def test_a_listener_outlives_its_hub(mesh):
+    hub = mesh.hub()
+    listen(mesh, "rowan")
+    kill9(hub)
+    send(mesh, "to whoever comes after")
+    until(lambda: printed(mesh, "rowan") == ["to whoever comes after"], "rowan has it")
+    until(lambda: mesh.answers() and "rowan" in connected(mesh), "rowan is connected again")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_listener(mesh, number):
+    process = listen(mesh, "rowan")
+    process.send_signal(number)
+    assert process.wait(60) == 0
+    assert "Traceback" not in mesh.said("rowan")
+
+
+def test_a_listener_whose_reader_has_gone_ends_and_loses_nothing(mesh):
+    """F7."""
+    words = [sys.executable, "-P", "-m", "wakehub", "intercom", "--channel", "dev", "listen", "--session", "rowan"]
+    with subprocess.Popen(
+        words, env=mesh.environ, cwd=mesh.base, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as one:
+        until(lambda: "rowan" in connected(mesh), "rowan is connected")
+        send(mesh, "read")
+        assert json.loads(one.stdout.readline())["payload"]["text"] == "read"
+        one.stdout.close()
+        send(mesh, "not read")
+        assert one.wait(60) == 74
+        assert b"Traceback" not in one.stderr.read()
+    assert poll(mesh, "--wait", "1") == ["not read"]
+
+
+def test_on_a_terminal_nothing_can_pose_as_something_else(mesh):
+    """F87, F88: a line for each message, and what is invisible made visible."""
+    send(mesh, "first\nmsg_0 from root: forged\x1b]52;c;x\x07\u202e\x85")
+    listen(mesh, "rowan", "--format", "line")
+    shown = until(lambda: (mesh.base / "rowan.out").read_text(), "it is printed")
+    assert shown.count("\n") == 1
+    assert "first\\nmsg_0 from root: forged\\x1b]52;c;x\\x07\\u202e\\x85" in shown
+    assert not {"\x1b", "\x07", "\u202e", "\x85"} & set(shown)
+
+
+def test_a_payload_that_is_more_than_text_is_shown_whole(mesh):
+    intercom(mesh, "send", *AS_NOVA, "--to", "rowan", "--json-payload", '{"text": "x", "sha\\u001b": "1f0c"}')
+    listen(mesh, "rowan", "--format", "line")
+    shown = until(lambda: (mesh.base / "rowan.out").read_text(), "it is printed")
+    assert "1f0c" in shown
+    assert "\x1b" not in shown
+
+
+def test_fresh_says_what_it_drops(mesh):
+    send(mesh, "old")
+    send(mesh, "older")
+    listen(mesh, "rowan", "--fresh")
+    send(mesh, "new")
+    until(lambda: printed(mesh, "rowan"), "the new one is printed")
+    assert printed(mesh, "rowan") == ["new"]
+    assert "2 unread" in mesh.said("rowan")
+
+
+def test_the_defaults_of_the_existing_tool_can_be_had(mesh):
+    send(mesh, "old")
+    listen(mesh, "rowan", "--compat")
+    send(mesh, "new")
+    until(lambda: printed(mesh, "rowan"), "the new one is printed")
+    assert printed(mesh, "rowan") == ["new"]
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize("to", ["../x", "None", "hub", "a b", "x" * 65, "x" * 300, "-x", "é", "\x1b[2K"])
+def test_who_can_be_no_session_is_refused_before_any_file(mesh, to):
+    """F43."""
+    for argv in (("send", *AS_NOVA, f"--to={to}", "--text", "x"), ("poll", f"--session={to}")):
+        found = intercom(mesh, *argv)
+        assert (found.returncode, found.stdout) == (65, b"")
+        assert "\x1b" not in found.stderr.decode()
+        assert found.stderr.decode().splitlines()[-1].startswith("  next: ")
+    assert not mesh.channel.exists() or not [each for each in mesh.channel.iterdir() if "inbox" in each.name]
+
+
+@pytest.mark.parametrize("channel", ["Dev", "../x", "", "a b", "x" * 65, "dév"])
+def test_a_channel_that_would_become_another_is_refused(mesh, channel):
+    found = mesh.run("intercom", f"--channel={channel}", "poll")
+    assert found.returncode in (2, 65)
+    assert found.stdout == b""
+    if channel == "Dev":
+        assert "'dev'" in found.stderr.decode()
+
+
+def test_a_text_too_long_for_a_line_is_refused(mesh):
+    found = intercom(mesh, "send", *AS_NOVA, "--to", "rowan", "--stdin", stdin=b"x" * (1024 * 1024))
+    assert found.returncode == 65
+    assert b"1048576" in found.stderr
+    assert poll(mesh) == []
+
+
+def test_bytes_that_are_no_text_are_refused(mesh):
+    found = intercom(mesh, "send", *AS_NOVA, "--to", "rowan", "--stdin", stdin=b"\xff")
+    assert found.returncode == 65
+    assert b"UTF-8" in found.stderr
+
+
+@pytest.mark.parametrize("how", ["mode", "link", "file"])
+def test_a_directory_that_is_not_safe_is_refused_and_not_mended(mesh, how):
+    """F53."""
+    if how == "mode":
+        mesh.mesh.chmod(0o777)
+    else:
+        mesh.mesh.rmdir()
+        target = mesh.base / "target"
+        target.mkdir(mode=0o700)
+        mesh.mesh.symlink_to(target) if how == "link" else mesh.mesh.touch()
+    for command in (("poll",), ("send", "--to", "rowan", "--text", "x"), ("listen",), ("init",), ("daemon",)):
+        found = intercom(mesh, *command)
+        assert (found.returncode, found.stdout) == (77, b""), command
+        assert "AGY_IPC_DIR" in found.stderr.decode()
+
+
+def test_no_body_is_in_any_log(mesh):
+    hub = mesh.hub()
+    listen(mesh, "rowan")
+    send(mesh, "the secret of the day")
+    until(lambda: printed(mesh, "rowan"), "rowan has it")
+    kill9(hub)
+    send(mesh, "the secret of the day")
+    until(lambda: len(printed(mesh, "rowan")) == 2, "rowan has both")
+    logs = [path for path in mesh.base.rglob("*") if path.suffix in (".err", ".log")]
+    assert len(logs) >= 2
+    for path in logs:
+        assert b"secret" not in path.read_bytes(), path
+
+
+# --- beside the existing tool's files ---
+
+
+def test_mail_that_others_spooled_is_mail(mesh):
+    mesh.channel.mkdir(mode=0o700)
+    inbox = mesh.channel / "inbox_rowan.ndjson"
+    inbox.write_bytes(b"{torn" + b"\n" + line(envelope("chat", "wren", "rowan", {"text": "kept"})) + b'{"unfinished": ')
+    inbox.chmod(0o600)
+    assert poll(mesh) == ["kept"]
+    with inbox.open("ab") as file:
+        file.write(b"1}\n" + line(envelope("chat", "wren", "rowan", {"text": "after"})))
+    assert poll(mesh) == ["after"]
+
+
+def test_a_plain_client_gets_what_ours_sends(mesh):
+    mesh.hub()
+    with Peer(mesh.channel) as peer:
+        assert peer.register("wren")
+        assert send(mesh, "hi", to="wren")["status"] == "sent"
+        while (got := peer.read())["type"] == "heartbeat":
+            pass
+        assert got["payload"] == {"text": "hi"}
+
+
+def test_the_variable_and_the_flag_name_the_place(mesh):
+    other = mesh.base / "other"
+    found = mesh.run("intercom", "send", "--dir", str(other), *AS_NOVA, "--to", "rowan", "--text", "x")
+    assert found.returncode == 0
+    try:
+        assert Path(other / "default" / "inbox_rowan.ndjson").exists()
+        assert not mesh.channel.exists()
+    finally:
+        pid = json.loads((other / "default" / "peers.json").read_bytes())["hub_pid"]
+        os.kill(pid, signal.SIGTERM)
