@@ -25,6 +25,7 @@ from wakehub.wire.frames import Frame, Kind
 from wakehub.wire.payloads import Wake
 
 Answer = Callable[[Link, Frame], Awaitable[None]]
+PATIENCE_S = 60.0
 
 
 async def pong(link: Link, frame: Frame) -> None:
@@ -276,6 +277,47 @@ async def test_a_silent_hub_is_down(inbox: SqliteInbox, home: Path, key: KeyPair
         mock_clock.jump(RECONNECT_CAP_MS / 1000)
         await hub.until(lambda hub: hub.sessions == 2)
     assert events(inbox, row)[:1] == [("stored", None)]
+
+
+async def test_over_the_budget_wakes_coalesce_and_receipts_are_late(
+    inbox: SqliteInbox, home: Path, key: KeyPair, mock_clock: MockClock
+) -> None:
+    """The clock stands still but for two jumps, each when everything waits for it; threads take what time they need."""
+    names = [f"agent-{n}" for n in range(WAKE_BATCH)]
+    hub, subject = Hub(), forwarder(inbox, home, key, rate=1, burst=WAKE_BATCH + 2)
+    answers: dict[str, Outcome] = {}
+
+    async def ask(rows: Sequence[Row]) -> None:
+        answers.update(await subject.submit([row.id for row in rows]))
+
+    async with connected(subject, hub, home), trio.open_nursery() as nursery:
+        first = store(inbox, *names)
+        await expect(subject, first, Outcome("hinted"))
+        second, third = store(inbox, *names), store(inbox, *names)
+        later = [row.id for row in (*second, *third)]
+        for rows in (second, third):
+            nursery.start_soon(ask, rows)
+        await comes_to_pass(lambda: len(subject._waits) == len(later))
+        await wait_all_tasks_blocked()
+        mock_clock.jump(POKE_DEADLINE_MS / 1000)
+        await comes_to_pass(lambda: len(answers) == len(later))
+        assert answers == dict.fromkeys(later, Outcome("refused", 429))
+        assert len(hub.wakes) == WAKE_BATCH
+        assert [events(inbox, row) for row in (*second, *third)] == [[("stored", None)]] * len(later)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(2 * WAKE_BATCH)
+        await comes_to_pass(lambda: all(header.hinted_ms for header in inbox.headers(later)))
+        await expect(subject, [*second, *third], Outcome("hinted"))
+    assert hub.woken() == [(row.recipient, row.id) for row in (*first, *third)]
+    assert hub.pings == 2
+
+
+async def comes_to_pass(holds: Callable[[], bool]) -> None:
+    """Wait until it holds, in the time of the threads that work on it, not in that of the clock."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to pass"
+        await trio.to_thread.run_sync(time.sleep, 0.002)
 
 
 async def expect(subject: Forwarder, rows: Sequence[Row], outcome: Outcome) -> None:
