@@ -7,14 +7,30 @@ cannot be written (the reader has gone, the disk is full) is lost; the program g
 
 import contextlib
 import sys
-from collections.abc import MutableMapping
-from typing import Any
-
-import structlog
+from collections.abc import Iterator, MutableMapping
+from typing import Any, cast
 
 from wakehub import files
 from wakehub.limits import LOG_REPEAT_SECONDS
 from wakehub.visible import visible
+
+
+@contextlib.contextmanager
+def _as_if_absent(*packages: str) -> Iterator[None]:
+    """Imports inside do not find these optional packages, unless they are loaded already."""
+    hidden = [package for package in packages if package not in sys.modules]
+    modules = cast(dict[str, Any], sys.modules)
+    modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for package in hidden:
+            del modules[package]
+
+
+# Where they are installed, structlog loads them for tracebacks in colour: 4.5 MiB of a daemon for what it never prints.
+with _as_if_absent("rich", "better_exceptions"):
+    import structlog
 
 _STDERR = 2
 _MAX_TEXT = 400

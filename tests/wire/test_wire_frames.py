@@ -21,7 +21,7 @@ from wire_cases import (
     refused,
 )
 
-from wakehub.wire.frames import PAYLOAD_CEILING, Frame, Kind, decode, encode, wake_timestamp_ms
+from wakehub.wire.frames import PAYLOAD_CEILING, Frame, Kind, decode, encode, kind_of, wake_timestamp_ms
 
 GOOD = Parts()
 HUB = b"ai-memory-wake-hub"
@@ -303,6 +303,7 @@ def test_the_largest_time_and_lifetime() -> None:
 @given(frames())
 def test_peeking_agrees_with_decoding(frame: Frame) -> None:
     raw = encode(frame)
+    assert kind_of(raw) == frame.kind
     assert wake_timestamp_ms(raw) == (frame.ts_ms if frame.kind is Kind.WAKE else None)
 
 

@@ -40,6 +40,7 @@ from wakehub.limits import (
     STATS_DEADLINE_MS,
     TEARDOWN_FLUSH_MS,
 )
+from wakehub.processes import give_back_memory
 from wakehub.server.admission import accept_forever, say_and_close, turn_away
 from wakehub.server.connection import Connection
 from wakehub.server.listener import Listener, connection_ceiling
@@ -350,6 +351,7 @@ def run(config: Config) -> int:
             logger=logger,
             find_verifier=lambda: find_verifier(config),
         )
+        give_back_memory()
         server.pump.run(server.run)
     finally:
         sockets.close()

@@ -142,6 +142,11 @@ def decode(raw: bytes) -> Frame:
     return Frame(kind, from_id, to_id, raw[payload_at:], ts_ms, ttl_ms)
 
 
+def kind_of(raw: bytes) -> int:
+    """The kind byte of a frame that is known to be well formed."""
+    return raw[_KIND_AT]
+
+
 def wake_timestamp_ms(raw: bytes) -> int | None:
     """ts_ms of a frame that is known to be well formed; None unless it is a wake."""
     if raw[_KIND_AT] != _WAKE:
