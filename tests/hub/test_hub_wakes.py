@@ -1,8 +1,12 @@
 """Where wakes go, what they cost, and when they are too late (awh1.md §5.5, §5.6)."""
 
+from typing import Any
+
 import pytest
 from hub_world import FAN_OUT, HUB, NO_AGENT, NO_DESTINATION, NO_SCOPE, RATE, World, ids
 
+from wakehub.hub import delivery as delivery_module
+from wakehub.hub import hub as hub_module
 from wakehub.hub.ratelimit import TokenBucket
 from wakehub.wire.frames import Frame, Kind, encode
 from wakehub.wire.payloads import Wake, Welcome
@@ -402,3 +406,37 @@ def test_the_hubs_own_wakes_are_not_measured() -> None:
     world.connect("bob")
     assert sum(world.hub.counters.wake_latency_us.buckets) == 0
     assert world.hub.counters.wakes_written == 1
+
+
+# --- what the hub does for a wake, counted ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("to", "parses"), [("bob", 0), ("#team", 1)])
+def test_a_wake_is_parsed_once_at_most_however_many_it_reaches_and_never_made_anew(
+    monkeypatch: pytest.MonkeyPatch, to: str, parses: int
+) -> None:
+    """A direct one is judged in place; one to a topic is decoded once for all."""
+    world = World()
+    alice = world.connect("alice")
+    others = [world.connect(name, b"#team") for name in ("bob", *(f"b{number}" for number in range(20)))]
+    raw = encode(Frame(Kind.WAKE, b"alice", to.encode(), Wake(b"m_1").encode()))
+    calls: dict[str, int] = {"decode": 0, "encode": 0}
+    for module in (hub_module, delivery_module):
+        for name in calls:
+
+            def counted(argument: Any, name: str = name, real: Any = getattr(module, name)) -> Any:
+                calls[name] += 1
+                return real(argument)
+
+            monkeypatch.setattr(module, name, counted)
+    alice.raw_frame(raw)
+    reached = [other.take() for other in others]
+    assert reached == ([raw] * 21 if to == "#team" else [raw] + [b""] * 20)
+    assert calls == {"decode": parses, "encode": 0}
+
+
+def test_a_topic_that_is_also_an_agents_name_stays_a_topic() -> None:
+    world = World()
+    alice, odd, bob = world.connect("alice"), world.connect("#team"), world.connect("bob", b"#team")
+    alice.wake("#team")
+    assert (ids(odd.read()), ids(bob.read())) == ([], [b"m_1"])

@@ -7,15 +7,16 @@ the epoch, which holds every stamp exactly.
 """
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from wakehub.limits import MAX_STAMP_BYTES
 
 NS: Final = 1_000_000_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1)
 _STAMP: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})"
+    r"(?:\.([0-9]{1,9}))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
 )
 
 
@@ -25,22 +26,19 @@ def parse(text: str | bytes) -> int:
         text = text.decode("ascii")
     if len(text) > MAX_STAMP_BYTES or (match := _STAMP.fullmatch(text)) is None:
         raise ValueError("not an RFC 3339 time")
-    clock, fraction, sign, hours, minutes = match.groups()
+    *clock, fraction, sign, hours, minutes = match.groups()
+    year, month, day, hour, minute, second = (int(part) for part in clock)
     if sign and not (int(hours) < 24 and int(minutes) < 60):
         raise ValueError("not an RFC 3339 offset")
-    seconds = (_moment(clock) - _EPOCH) // timedelta(seconds=1)
+    since = datetime(year, month, day, hour, minute, second) - _EPOCH  # both in UTC
+    seconds = since.days * 86_400 + since.seconds
     if sign:
         offset = int(hours) * 3600 + int(minutes) * 60
         seconds += offset if sign == "-" else -offset
     return seconds * NS + int((fraction or "").ljust(9, "0"))
 
 
-def _moment(clock: str) -> datetime:
-    year, month, day, hour, minute, second = (int(part) for part in re.split("[-T:]", clock))
-    return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
-
-
 def mint(unix_seconds: int) -> str:
     """``YYYY-MM-DDTHH:MM:SSZ`` for whole seconds since the epoch."""
     moment = _EPOCH + timedelta(seconds=unix_seconds)
-    return moment.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+    return moment.isoformat(timespec="seconds") + "Z"

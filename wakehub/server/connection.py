@@ -3,7 +3,7 @@
 One Trio task owns each connection from its accept to its close and leads it through the handshake. The bytes of an
 established session come by the pump: it receives without blocking, lets the hub decide, and writes at once whatever
 that put into any queue: between reading a wake and writing it there is no task switch, no cancel scope and no log call.
-Only what the kernel would not take is left to the recipient's own writer task, which sleeps otherwise.
+Only what the kernel would not take is left to a writer task of the recipient's own, which ends with the backlog.
 """
 
 import socket
@@ -54,9 +54,9 @@ class Connection:
         self._recv = sock.recv
         self._send = sock.send
         self._reader = FrameReader()
-        self._blocked = False
+        self._nursery: trio.Nursery | None = None
+        self._has_writer = False
         self._broken = False
-        self._backlog = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
         self._last_words = trio.CancelScope(shield=True)
 
@@ -64,12 +64,11 @@ class Connection:
         """Serve the connection to its end; returns when the socket is closed and everything it held is released."""
         try:
             with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write_backlog)
+                async with trio.open_nursery() as self._nursery:
                     if await self._handshake():
                         self._host.pump.add(self.sock, self._readable)
                         await trio.sleep_forever()
-                    nursery.cancel_scope.cancel()
+                    self._nursery.cancel_scope.cancel()
         finally:
             self._host.pump.remove(self.sock)
             try:
@@ -96,26 +95,27 @@ class Connection:
 
     def flush(self, wall_ms: int) -> None:
         """Write what the session's queue holds, as far as the kernel takes it now; a closed session then ends."""
-        if not self._blocked:
-            self._write(wall_ms)
+        if not self._has_writer and not self._write(wall_ms) and self._nursery is not None:
+            self._has_writer = True
+            self._nursery.start_soon(self._write_out)
         if not self._session.is_open:
             self.stop()
 
-    def _write(self, wall_ms: int) -> None:
+    def _write(self, wall_ms: int) -> bool:
+        """Write what the kernel takes now; False when it does not take all."""
         delivery, session = self._host.hub.delivery, self._session
         data = delivery.output(session, wall_ms)
         while data is not None:
             try:
                 count = self._send(data)
             except BlockingIOError:
-                self._blocked = True
-                self._backlog.unpark()
-                return
+                return False
             except OSError:
                 self._broken = True
                 self._host.hub.eof(session, inside_frame=False)
-                return
+                return True
             data = delivery.sent(session, count, wall_ms)
+        return True
 
     async def _handshake(self) -> bool:
         """Lead the peer into a session, and take what came behind its hello; False when it did not get there."""
@@ -195,21 +195,18 @@ class Connection:
         self._host.flush(now_us, wall_ms)
         return claim
 
-    async def _write_backlog(self) -> None:
+    async def _write_out(self) -> None:
+        """Write until nothing waits, as the kernel takes it; `flush` leaves it to this meanwhile."""
+        self._has_writer = True
         while True:
-            while not self._blocked:
-                await self._backlog.park()
+            done = self._write(self._host.clock()[1])
+            self._host.flush()  # the room that this made may have healed others
+            if done and (self._broken or not self._session.queue):
+                break
             await trio.lowlevel.wait_writable(self.sock)
-            self._blocked = False
-            self.flush(self._host.clock()[1])
-            self._host.flush()
+        self._has_writer = False
 
     async def _flush_at_end(self) -> None:
         with self._last_words:
             self._last_words.deadline = self._host.flush_deadline()
-            while not self._broken and len(self._session.queue):
-                self._blocked = False
-                self._write(self._host.clock()[1])
-                self._host.flush()  # the space it made may have healed others
-                if self._blocked:
-                    await trio.lowlevel.wait_writable(self.sock)
+            await self._write_out()
