@@ -87,3 +87,12 @@ def test_a_kill_of_the_hub_loses_nothing(findings):
     assert row["lost"] == 0
     assert row["sent"] == 25
     assert row["all_back_ms"] >= row["answers_ms"]
+
+
+def test_peers_are_measured_beside_it_or_said_to_be_left_out():
+    found = run.run(["fanout", "endtoend"], rounds=1, quick=True, with_peers=True, tell=lambda _: None)
+    assert set(found.peers) | set(found.left_out) == {"redis", "nats", "mosquitto", "sse"}
+    assert {row["system"] for row in rows(found, "fanout", "fanout")} == {WAKEHUB, "epoll", *found.peers}
+    (table,) = found.tables["endtoend"]
+    told = " ".join(table.notes + [str(row["path"]) for row in table.rows])
+    assert all(name in told for name in {"redis", "nats"} & set(found.peers))

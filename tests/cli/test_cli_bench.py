@@ -1,10 +1,19 @@
 """`wakehub bench` as a user runs it: its forms, its progress, and arguments that cannot be used."""
 
+import contextlib
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
+
+from wakehub.bench.run import SCENARIOS
 
 PATIENCE_S = 300
 
@@ -59,3 +68,39 @@ def test_arguments_that_cannot_be_used(words, told):
     assert told in done.stderr
     assert "next: " in done.stderr
     assert done.stdout == ""
+
+
+def is_gone(place):
+    """Whether nothing of a benchmark is left: no file in its temporary place, and no process that works there."""
+    if any(place.iterdir()):
+        return False
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(process / "cwd").startswith(str(place)):
+                return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_nothing_stays_however_it_is_ended(number, status):
+    with tempfile.TemporaryDirectory(prefix="wb", dir="/tmp") as place:
+        with subprocess.Popen(
+            [sys.executable, "-P", "-m", "wakehub", "bench", "--only", "memory"],
+            env={**os.environ, "TMPDIR": place}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        ) as process:  # fmt: skip
+            assert any("memory after" in line for line in process.stderr)
+            assert not is_gone(Path(place))
+            process.send_signal(number)
+            assert process.wait(PATIENCE_S) == status
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_gone(Path(place)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_every_scenario_and_every_column_is_explained():
+    guide = (Path(__file__).resolve().parents[2] / "wakehub" / "guide" / "performance.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)) == set(SCENARIOS)
+    assert guide.count("<!-- table: begin -->") == guide.count("<!-- table: end -->") == 1

@@ -14,7 +14,8 @@ import select
 import socket
 import sys
 import time
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
 
 from wakehub.bench import cpu, dialects
 from wakehub.bench.dialects import Dialect, Greeting, Wrong
@@ -240,7 +241,9 @@ class Load:
         """`count` broadcasts, one at a time; when the first and when the last of the crowd has read each."""
         fleet, dialect, agents = self.fleet, self.fleet.dialect, len(self.fleet)
         first, last = [], []
-        by_fd = {reader.fileno(): reader for reader in fleet.readers}
+        crowd = fleet.readers if dialect.rotates else fleet.readers[1:]
+        by_fd = {reader.fileno(): reader for reader in crowd}
+        watch = _Watch(by_fd)
         pace_s = pace_ms / 1000
         with Cost(pids) as cost:
             for _ in range(count):
@@ -248,35 +251,36 @@ class Load:
                 self._turn += 1
                 out, expected = dialect.broadcast(sender), dialect.heard_broadcast(sender)
                 waiting = set(by_fd) - {fleet.readers[sender].fileno()}
-                poller = select.poll()
-                for fd in waiting:
-                    poller.register(fd, select.POLLIN)
                 time.sleep(pace_s)
                 began = _now()
                 fleet.writers[sender].sendall(out)
                 heard_at = 0
                 while waiting:
-                    for fd, _event in poller.poll(BENCH_PATIENCE_SECONDS * 1000) or _nothing():
+                    for fd in watch.ready():
+                        if fd not in waiting:  # heard already, or the sender: something that wants an answer
+                            fleet.answer_noise(by_fd[fd])
+                            continue
                         fleet.take(by_fd[fd], expected)
                         heard_at = heard_at or _now()
                         waiting.discard(fd)
-                        poller.unregister(fd)
                 last.append(_now() - began)
                 first.append(heard_at - began)
                 fleet.drop_answer(fleet.writers[sender], dialect.broadcast_answer_bytes(sender, agents - 1))
+        watch.close()
         return {"first_ns": first, "last_ns": last, "listeners": agents - 1, **cost.to_json()}
 
     def hot(self, seconds: float, most: int, pids: list[int]) -> dict[str, Any]:
         """Every first-half agent wakes its partner in the second half as soon as that has read the last one."""
         fleet = self.fleet
-        pairs, poller = self._pairs()
+        pairs = self._pairs()
+        watch = _Watch(pairs)
         wakes = 0
         for writer, out, *_ in pairs.values():
             writer.sendall(out)
         with Cost(pids) as cost:
             until = _now() + int(seconds * _NS)
             while _now() < until and wakes < most:
-                for fd, _event in poller.poll(BENCH_PATIENCE_SECONDS * 1000) or _nothing():
+                for fd in watch.ready():
                     writer, out, reader, expected, answer = pairs[fd]
                     data = reader.recv(len(expected))
                     if data != expected:
@@ -288,6 +292,7 @@ class Load:
         for writer, _, reader, expected, answer in pairs.values():
             fleet.take(reader, expected)
             fleet.drop_answer(writer, answer)
+        watch.close()
         self._check_silence()
         return {"wakes": wakes, **cost.to_json()}
 
@@ -297,7 +302,8 @@ class Load:
         A wake that finds its pair's last one still under way waits for it, and that wait counts.
         """
         fleet = self.fleet
-        pairs, poller = self._pairs()
+        pairs = self._pairs()
+        watch = _Watch(pairs)
         ring = list(pairs)
         due_at: dict[int, int] = {}
         late: list[int] = []
@@ -316,7 +322,7 @@ class Load:
                     pairs[fd][0].sendall(pairs[fd][1])
                     late.append(_now() - due_at[fd])
                     sent += 1
-                for fd, _event in poller.poll(0):
+                for fd in watch.ready_now():
                     writer, _, reader, expected, answer = pairs[fd]
                     if fd not in due_at:  # no wake: something that wants an answer, now
                         fleet.answer_noise(reader)
@@ -327,6 +333,7 @@ class Load:
                         fleet.drop_answer(writer, answer)
                 if now - began > (seconds + BENCH_PATIENCE_SECONDS) * _NS:
                     raise Wrong(f"{total - len(took)} of {total} wakes did not come")
+        watch.close()
         self._check_silence()
         return {"ns": took, "late_ns": late, **cost.to_json()}
 
@@ -395,11 +402,10 @@ class Load:
         self.fleet.close()
         return {}
 
-    def _pairs(self) -> tuple[dict[int, tuple[socket.socket, bytes, socket.socket, bytes, int]], "select.poll | Any"]:
-        """The pairs by their reader's descriptor, and what waits for the readers."""
+    def _pairs(self) -> dict[int, tuple[socket.socket, bytes, socket.socket, bytes, int]]:
+        """The pairs by their reader's descriptor."""
         fleet, dialect, half = self.fleet, self.fleet.dialect, len(self.fleet) // 2
         pairs = {}
-        poller = select.epoll() if hasattr(select, "epoll") else select.poll()
         for number in range(half):
             mate = number if isinstance(fleet, PairFleet) else number + half
             reader = fleet.readers[mate]
@@ -410,8 +416,7 @@ class Load:
                 dialect.heard(number, mate),
                 dialect.answer_bytes(number, mate),
             )
-            poller.register(reader.fileno(), select.POLLIN)
-        return pairs, poller
+        return pairs
 
     def _check_silence(self) -> None:
         """A sender that was answered more than its due was refused: then nothing was measured."""
@@ -419,12 +424,53 @@ class Load:
         for sock in self.fleet.writers:
             watched.register(sock, select.POLLIN)
         for fd, _event in watched.poll(0):
-            data = socket.socket(fileno=os.dup(fd)).recv(1024)
+            data = os.read(fd, 1024)
             if not any(data.startswith(noise) for noise in self.fleet.dialect.noise):
                 raise Wrong(f"a sender was told {visible(data[:120])!r}")
 
 
-def _nothing() -> Any:
+if sys.platform == "linux":
+
+    class _Watch:
+        """Which of many readers have something to read."""
+
+        def __init__(self, fds: Iterable[int]) -> None:
+            self._epoll = select.epoll()
+            for fd in fds:
+                self._epoll.register(fd, select.EPOLLIN)
+
+        def ready(self) -> list[int]:
+            """Wait for some; raises `Wrong` when none comes in 30 s."""
+            return [fd for fd, _ in self._epoll.poll(BENCH_PATIENCE_SECONDS)] or _nothing()
+
+        def ready_now(self) -> list[int]:
+            """Those that need not be waited for."""
+            return [fd for fd, _ in self._epoll.poll(0)]
+
+        def close(self) -> None:
+            self._epoll.close()
+
+else:
+
+    class _Watch:
+        """The same with poll."""
+
+        def __init__(self, fds: Iterable[int]) -> None:
+            self._poll = select.poll()
+            for fd in fds:
+                self._poll.register(fd, select.POLLIN)
+
+        def ready(self) -> list[int]:
+            return [fd for fd, _ in self._poll.poll(BENCH_PATIENCE_SECONDS * 1000)] or _nothing()
+
+        def ready_now(self) -> list[int]:
+            return [fd for fd, _ in self._poll.poll(0)]
+
+        def close(self) -> None:
+            """It holds nothing of the kernel's."""
+
+
+def _nothing() -> NoReturn:
     raise Wrong(f"nothing came for {BENCH_PATIENCE_SECONDS} s")
 
 

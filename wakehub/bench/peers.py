@@ -60,7 +60,19 @@ _WANTED = (
     _Wanted("nats", "nats", "nats-server", ("--addr", "127.0.0.1", "--port", "PORT"), ("--version",)),
     _Wanted("mosquitto", "mqtt", "mosquitto", ("-p", "PORT"), ("-h",)),
 )
-_UVICORN = (sys.executable, "-P", "-m", "uvicorn", "wakehub.bench.sse:app", "--uds", "SOCKET", "--no-access-log")
+# Its own 5 s would close the connections for POST between two turns; and what it would log of each costs as much again.
+_UVICORN = (
+    sys.executable,
+    "-P",
+    "-m",
+    "uvicorn",
+    "wakehub.bench.sse:app",
+    "--uds",
+    "SOCKET",
+    "--no-access-log",
+    "--timeout-keep-alive",
+    "3600",
+)
 
 
 def installed() -> tuple[list[Peer], dict[str, str]]:

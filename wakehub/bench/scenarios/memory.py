@@ -34,7 +34,7 @@ def measure(bench: Bench) -> list[Table]:
             system.grow(agents)
             found = cpu.memory(pid)
             _row(table, f"{agents} agents", found, _each(found, empty, agents))
-        until = time.monotonic() + bench.choose(full=14, quick=1)
+        until = time.monotonic() + bench.choose(full=10, quick=1)
         wakes = 0
         while wakes < WAKES and time.monotonic() < until:
             bench.tell(f"memory after {wakes:,} wakes")

@@ -29,7 +29,7 @@ def measure(bench: Bench) -> list[Table]:
     """`noise` is how far the rounds without the hub lie apart: a ratio within that says nothing."""
     table = Table("record", "Storing a row, hub off and on in turn", _COLUMNS)
     places = Places.anywhere()
-    count = bench.choose(full=150, quick=30)
+    count = bench.choose(full=100, quick=30)
     system = System(Wakehub(), bench.stage, AGENTS, server=places.server, client=places.client)
     instance = Instance(bench.stage)
     sayer = Sayer(bench.stage, ["store", "-"], instance.environ)
