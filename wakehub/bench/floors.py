@@ -16,9 +16,10 @@ import sys
 from typing import Final
 
 from wakehub.limits import HEADER_BYTES, LISTEN_BACKLOG, PREFIX_BYTES, RECEIVE_BYTES
-from wakehub.wire.frames import PREFIX, Frame, Kind, encode, kind_of
+from wakehub.wire.frames import PREFIX, Frame, Kind, encode
 from wakehub.wire.payloads import Welcome
 
+_KIND_AT: Final = PREFIX_BYTES + 5
 _FROM_LEN_AT: Final = PREFIX_BYTES + 7
 _IDS_AT: Final = PREFIX_BYTES + HEADER_BYTES
 _HUB: Final = b"floor"
@@ -73,7 +74,7 @@ class ForwardHub:
 
     def _forward(self, raw: bytes, sock: socket.socket) -> None:
         to_at = _IDS_AT + raw[_FROM_LEN_AT]
-        if kind_of(raw) == Kind.HELLO:
+        if raw[_KIND_AT] == Kind.HELLO:
             agent = raw[_IDS_AT:to_at]
             self._agents[agent] = sock
             sock.sendall(encode(Frame(Kind.WELCOME, _HUB, agent, _WELCOME)))
