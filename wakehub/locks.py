@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from wakehub import __version__, files
+from wakehub import __version__, files, ownership
 from wakehub.errors import CannotCreate, Held, Unsafe
 from wakehub.processes import ProcessId, start_time
 from wakehub.visible import visible
@@ -66,7 +66,7 @@ class Lock:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 why = files.why(error)
-                remedy = files.to_move_away(path)
+                remedy = ownership.to_move_away(path)
                 raise Unsafe(f"{visible(str(path))} is not a lock file", why=why, remedy=remedy) from error
             raise CannotCreate(
                 f"cannot create {visible(str(path))}", why=files.why(error), remedy="mend the directory"

@@ -5,7 +5,7 @@ import socket
 import stat
 from pathlib import Path
 
-from wakehub import files
+from wakehub import files, ownership
 from wakehub.errors import CannotCreate, Held, Misconfigured, Unsafe
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES
 from wakehub.visible import visible
@@ -104,6 +104,6 @@ def _refuse_other_than_socket(path: Path) -> bool:
         return False
     if not stat.S_ISSOCK(found.st_mode):
         raise Unsafe(
-            f"{visible(str(path))} is not a socket", why="it is never replaced", remedy=files.to_move_away(path)
+            f"{visible(str(path))} is not a socket", why="it is never replaced", remedy=ownership.to_move_away(path)
         )
     return True

@@ -37,7 +37,7 @@ def test_init_says_what_it_made_and_then_that_nothing_was_left_to_make(wakehub, 
     first = wakehub("init")
     assert first.status == 0
     assert f"made {home}/keys/owner.key" in first.out
-    assert "next: wakehub up" in first.out
+    assert "next: systemctl --user start wakehub.service" in first.out
     second = wakehub("init")
     assert second.status == 0
     assert "already set up" in second.out

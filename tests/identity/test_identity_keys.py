@@ -208,7 +208,7 @@ def test_a_key_file_with_another_mode_is_refused(tmp_path: Path, mode: int) -> N
     path = tmp_path / "bob.key"
     keys.write_key(path, "bob", KeyPair.generate())
     path.chmod(mode)
-    with pytest.raises(Unsafe, match=f"{mode:04o}.*chmod 600"):
+    with pytest.raises(Unsafe, match=f"{mode:04o}.*must be exactly 0600"):
         keys.load_key(path, "bob")
 
 

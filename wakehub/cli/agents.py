@@ -104,7 +104,7 @@ def run_init(args: argparse.Namespace) -> int:
     if said := elsewhere(config):
         output.say(visible(f"note: {said}"))
     if not all(daemon.holder(config.paths) for daemon in (advice.HUB, advice.PUBLISHER)):
-        absent = advice.HUB if advice.PUBLISHER.holder(config.paths) else advice.PUBLISHER
+        absent = advice.PUBLISHER if advice.HUB.holder(config.paths) else advice.HUB
         output.say(f"next: {visible(advice.to_start(config.paths, absent))}")
     return Exit.DONE
 

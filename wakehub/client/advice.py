@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wakehub import files
+from wakehub import files, ownership
 from wakehub.client import background
 from wakehub.client.supervisor import installed_units, start_of, supervisor_of
 from wakehub.config import Config
@@ -87,7 +87,7 @@ def to_start(where: Paths, daemon: Daemon, environ: Mapping[str, str] = os.envir
         )
     socket = daemon.socket(where)
     if os.path.lexists(socket) and not stat.S_ISSOCK(os.lstat(socket).st_mode):
-        return f"{files.to_move_away(socket)} (it is never replaced)"
+        return f"{ownership.to_move_away(socket)} (it is never replaced)"
     if (up := live_holder(where.lock("up"))) is not None:
         if is_stopped(up.pid):
             return f"kill -CONT {up.pid} (wakehub up, which starts the {daemon.name} again, is stopped)"
@@ -183,7 +183,7 @@ def to_sign(config: Config, found: Unusable | None = None) -> str:
     if found is not None and found.label == "unreadable":
         return SANDBOX
     if config.allowlist.is_dir():
-        return files.to_move_away(config.allowlist)
+        return ownership.to_move_away(config.allowlist)
     publisher = PUBLISHER.holder(config.paths)
     if publisher is None or is_stopped(publisher.pid):
         return to_start(config.paths, PUBLISHER)

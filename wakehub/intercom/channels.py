@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from wakehub import files
+from wakehub import files, ownership
 from wakehub.errors import BadData, CannotCreate, Exit, Held, Misconfigured, Unsafe, WakehubError
 from wakehub.intercom import ndjson
 from wakehub.limits import (
@@ -293,7 +293,7 @@ def _open_directory(path: Path, forbidden: int, fault: str, within: int | None =
 
 def _check_above(base: Path) -> None:
     for above in base.parents:
-        if risk := files.risk_above(above):
+        if risk := ownership.risk_above(above):
             raise _unsafe(base, f"lies in {_shown(above)}, which {risk}")
 
 

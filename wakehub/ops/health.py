@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from wakehub import files, sockets
+from wakehub import ownership, sockets
 from wakehub.client import advice
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, Unavailable, Violation, WakehubError
@@ -140,7 +140,7 @@ def _advised(found: Health, config: Config, daemon: advice.Daemon) -> Health:
             why, remedy = advice.to_answer(config.paths, daemon)
             return replace(found, why=why, remedy=remedy)
         case "not_a_socket":
-            return replace(found, remedy=f"{files.to_move_away(found.socket)} (it is never replaced)")
+            return replace(found, remedy=f"{ownership.to_move_away(found.socket)} (it is never replaced)")
         case _:
             return found
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from wakehub import files, locks, sockets
+from wakehub import files, locks, ownership, sockets
 from wakehub.client import advice
 from wakehub.client.home import elsewhere
 from wakehub.client.supervisor import supervisor_of
@@ -165,8 +165,8 @@ def _directory(path: Path) -> Iterator[Finding]:
 def _ancestors(path: Path) -> Iterator[Finding]:
     """Above our directory: who could move it away. They could not read it, so this is a note."""
     for above in path.parents:
-        if risk := files.risk_above(above):
-            yield Finding("directory", "note", f"{above}, above {path}, {risk}", files.to_guard(above))
+        if risk := ownership.risk_above(above):
+            yield Finding("directory", "note", f"{above}, above {path}, {risk}", ownership.to_guard(above))
 
 
 def _length(directory: Path) -> Iterator[Finding]:
@@ -188,7 +188,7 @@ def _file(path: Path, check: str, kind: int = stat.S_IFREG) -> Iterator[Finding]
     except OSError as error:
         yield Finding(check, "fault", f"{path}: {error.strerror}", "allow it in the sandbox, or run as its owner")
         return
-    unsafe = files.fault(found, path, kind)
+    unsafe = ownership.fault(found, path, kind)
     yield Finding(check, "ok", f"{path} is 0600 and ours") if unsafe is None else _fault(check, unsafe)
 
 
@@ -271,7 +271,7 @@ def _registry(config: Config) -> tuple[list[Finding], dict[str, Any]]:
 def _owner_key(config: Config) -> Iterator[Finding]:
     """Without it a publisher that runs goes on, and none is started again. That it is not here may be meant."""
     path = config.paths.owner_key
-    if not files.is_absent(path) and files.fault(os.lstat(path), path) is not None:
+    if not files.is_absent(path) and ownership.fault(os.lstat(path), path) is not None:
         return  # said by `_places`
     try:
         load_owner(config.paths)

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from wakehub import files, locks
+from wakehub import locks, ownership
 from wakehub import sockets as socket_paths
 from wakehub.client import advice
 from wakehub.identity.owner import unfinished_mark
@@ -53,7 +53,7 @@ def sockets(case: Case) -> Line:
         return Line("sockets", "warning", f"{directory}: {size}; its file system cannot be told", "see: mount")
     if filesystem.is_shared(mount.kind):
         detail = f"{directory} lies on {mount.kind} ({mount.point}), where sockets of other kernels cannot be reached"
-        return Line("sockets", "critical", detail, files.elsewhere())
+        return Line("sockets", "critical", detail, ownership.elsewhere())
     return Line("sockets", "ok", f"{directory} on {mount.kind}, {size}")
 
 
