@@ -6,8 +6,8 @@ import time
 import pytest
 
 from wakehub.bench.dialects import Wrong, load
+from wakehub.bench.fleet import Fleet
 from wakehub.bench.hubs import Hub
-from wakehub.bench.load import Fleet
 from wakehub.identity.allowlist import AllowlistFile
 from wakehub.identity.keys import load_public
 
