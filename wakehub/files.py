@@ -9,7 +9,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -202,7 +201,7 @@ class Draft:
 
     def __init__(self, where: int) -> None:
         self._where = where
-        self._name = f".{secrets.token_hex(8)}~"  # not the final name: that may already be as long as names can be
+        self._name = f".{os.urandom(8).hex()}~"  # not the final name: that may already be as long as names can be
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(self._name, flags, 0o600, dir_fd=where)
 

@@ -96,7 +96,7 @@ class Paths:
 
 
 def _stem(agent_id: str) -> str:
-    from wakehub.identity.keys import file_stem  # with the cryptography, which a hook can do without (fault F86)
+    from wakehub.identity.addresses import file_stem  # a layer above this one
 
     return file_stem(agent_id)
 

@@ -9,7 +9,7 @@ import os
 import signal
 import stat
 import sys
-import threading
+import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +221,8 @@ def hold_tether(environ: MutableMapping[str, str]) -> None:
             return
     except OSError:
         return  # the variable came through without the descriptor: nobody holds the other end
+    import threading  # only here: a hook wants the rest of this module (fault F86)
+
     os.set_inheritable(tether, False)
     threading.Thread(target=_end_with, args=(tether,), name="tether", daemon=True).start()
 
@@ -229,7 +231,7 @@ def _end_with(tether: int) -> None:
     while os.read(tether, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(STOP_GRACE_MS / 1000)
+    time.sleep(STOP_GRACE_MS / 1000)
     os._exit(1)
 
 

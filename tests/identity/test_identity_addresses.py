@@ -1,11 +1,13 @@
 """What is an address, a namespace, a default name, and which names are kept (receive.md §2)."""
 
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wakehub.errors import BadData, Exit
-from wakehub.identity.addresses import check_address, check_namespace, is_reserved, name_from_directory
+from wakehub.identity.addresses import check_address, check_namespace, file_stem, is_reserved, name_from_directory
 
 
 @pytest.mark.parametrize(
@@ -152,3 +154,43 @@ def test_reserved_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["owners", "owner/x", "wakehub", "my-wakehub-x", "wake-hub-producer2"])
 def test_names_that_are_not(name: str) -> None:
     assert not is_reserved(name)
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "stem"),
+    [
+        ("alice", "alice"),
+        ("ai:alice", "ai%3Aalice"),
+        ("acme/deploy", "acme%2Fdeploy"),
+        ("Builder", "%42uilder"),
+        ("a.b_c-9", "a.b_c-9"),
+        ("../../x", "..%2F..%2Fx"),
+        ("a\0b", "a%00b"),
+        ("é", "%C3%A9"),
+        ("~", "%7E"),
+        ("%41", "%2541"),
+        ("a" * 120, "a" * 120),
+    ],
+)
+def test_file_names(agent_id: str, stem: str) -> None:
+    assert file_stem(agent_id) == stem
+
+
+def test_a_long_name_ends_in_a_digest() -> None:
+    stem = file_stem("a" * 121)
+    assert stem == "a" * 80 + "~" + hashlib.sha256(b"a" * 121).hexdigest()[:32]
+    assert stem != file_stem("a" * 122)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300))
+def test_a_file_name_is_one_plain_component(agent_id: str) -> None:
+    """F43: an id cannot lead anywhere else, and case cannot make two ids meet."""
+    stem = file_stem(agent_id)
+    assert len(stem) <= 120
+    assert set(stem) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-%ABCDEF~")
+    assert f"{stem}.key" not in {".", ".."}
+
+
+@given(st.text(st.sampled_from("aAbB%/é"), max_size=8), st.text(st.sampled_from("aAbB%/é"), max_size=8))
+def test_different_ids_have_different_files_even_without_case(one: str, other: str) -> None:
+    assert (file_stem(one).lower() == file_stem(other).lower()) == (one == other)

@@ -1,6 +1,5 @@
 """Keys in memory, as text and on disk (awh1.md §3; formats.md, Key files)."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -120,46 +119,6 @@ def test_a_key_in_text_has_32_bytes() -> None:
     assert keys.unb64_key(keys.b64(b"\7" * 32)) == b"\7" * 32
     with pytest.raises(ValueError, match="32 bytes"):
         keys.unb64_key(keys.b64(b"\7" * 31))
-
-
-@pytest.mark.parametrize(
-    ("agent_id", "stem"),
-    [
-        ("alice", "alice"),
-        ("ai:alice", "ai%3Aalice"),
-        ("acme/deploy", "acme%2Fdeploy"),
-        ("Builder", "%42uilder"),
-        ("a.b_c-9", "a.b_c-9"),
-        ("../../x", "..%2F..%2Fx"),
-        ("a\0b", "a%00b"),
-        ("é", "%C3%A9"),
-        ("~", "%7E"),
-        ("%41", "%2541"),
-        ("a" * 120, "a" * 120),
-    ],
-)
-def test_file_names(agent_id: str, stem: str) -> None:
-    assert keys.file_stem(agent_id) == stem
-
-
-def test_a_long_name_ends_in_a_digest() -> None:
-    stem = keys.file_stem("a" * 121)
-    assert stem == "a" * 80 + "~" + hashlib.sha256(b"a" * 121).hexdigest()[:32]
-    assert stem != keys.file_stem("a" * 122)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300))
-def test_a_file_name_is_one_plain_component(agent_id: str) -> None:
-    """F43: an id cannot lead anywhere else, and case cannot make two ids meet."""
-    stem = keys.file_stem(agent_id)
-    assert len(stem) <= 120
-    assert set(stem) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-%ABCDEF~")
-    assert f"{stem}.key" not in {".", ".."}
-
-
-@given(st.text(st.sampled_from("aAbB%/é"), max_size=8), st.text(st.sampled_from("aAbB%/é"), max_size=8))
-def test_different_ids_have_different_files_even_without_case(one: str, other: str) -> None:
-    assert (keys.file_stem(one).lower() == keys.file_stem(other).lower()) == (one == other)
 
 
 # --- on disk ---

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +12,18 @@ from daemon_process import environment, stand_in_for_up
 
 from wakehub import config
 from wakehub.client.home import ensure_agent, ensure_home
+from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
 from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.ops.hook import EVENTS, hook, report
 from wakehub.processes import ProcessId
+
+HEAVY = {
+    "trio", "nacl", "structlog", "argparse", "platformdirs", "subprocess", "secrets", "threading",
+    "importlib.resources", "wakehub.cli", "wakehub.relay", "wakehub.inbox.store", "wakehub.inbox.database",
+    "wakehub.identity.keys",
+}  # fmt: skip
 
 LOADED = """
 import sys
@@ -62,7 +70,7 @@ def loaded(event: str, environ: dict[str, str]) -> tuple[str, set[str]]:
 def test_where_there_is_no_wakehub_nothing_is_said_and_nothing_is_loaded(event, tmp_path):
     said, modules = loaded(event, environment(tmp_path / "none"))
     assert said == ""
-    assert not modules & {"trio", "sqlite3", "nacl", "structlog", "wakehub.cli", "platformdirs", "argparse"}
+    assert not modules & (HEAVY | {"sqlite3"})
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -70,14 +78,38 @@ def test_an_agent_that_is_not_enrolled_is_told_nothing_and_no_record_is_opened(e
     post(place)
     said, modules = loaded(event, place.environ | {"WAKEHUB_AGENT": "carol"})
     assert said == ""
-    assert not modules & {"trio", "sqlite3", "structlog", "wakehub.cli", "wakehub.relay", "argparse"}
+    assert not modules & (HEAVY | {"sqlite3"})
 
 
 @pytest.mark.parametrize("event", ["prompt", "stop"])
 def test_nothing_waits(event, place):
     said, modules = loaded(event, place.environ)
     assert said == ""
-    assert not modules & {"trio", "structlog", "wakehub.cli", "wakehub.relay", "argparse"}
+    assert not modules & HEAVY
+
+
+def test_what_waits_is_found_without_the_code_of_the_record(place):
+    post(place)
+    said, modules = loaded("prompt", place.environ)
+    assert "1 unread for alice" in said
+    assert not modules & HEAVY
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("end", [enrolment.revoke, enrolment.close])
+def test_a_name_that_ended_is_told_nothing_until_it_is_enrolled_anew(event, end, place):
+    post(place)
+    enrolment.enroll(place.config.paths, "alice2", place.config.hub_id, time.time())
+    bundled = place.environ | {"WAKEHUB_BUNDLE": "e30"}
+    end(place.config.paths, "alice", time.time())
+    assert report(event, place.environ) == report(event, bundled) == ""
+    enrolment.enroll(place.config.paths, "alice", place.config.hub_id, time.time())
+    assert "alice" in report(event, place.environ)
+
+
+def test_what_else_happens_to_a_name_does_not_end_it(place):
+    enrolment.revoke_key(place.config.paths, "alice", bytes(32), time.time())
+    assert "alice" in report("session-start", place.environ)
 
 
 def test_the_introduction_has_five_lines_and_is_about_what_it_must_be(place):

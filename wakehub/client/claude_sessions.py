@@ -11,7 +11,6 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +24,8 @@ _RECORD: Final = re.compile(r"([1-9][0-9]{0,9})\.json")
 _SESSION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MOST_ANCESTORS: Final = 64
 _LSTART: Final = "%a %b %d %H:%M:%S %Y"
-_ZONE_STEP: Final = timedelta(minutes=15)
-_FARTHEST_ZONE: Final = timedelta(hours=14)
+_ZONE_STEP_MINUTES: Final = 15
+_FARTHEST_ZONE_HOURS: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +190,10 @@ def _is_same_start(told: object, started: str) -> bool:
         return True
     if str(told) == started:
         return True
+    from datetime import datetime, timedelta  # rarely needed, and a hook comes this way (fault F86)
+
     try:
         gap = abs(datetime.strptime(str(told), _LSTART) - datetime.strptime(started, _LSTART))
     except ValueError:
         return False
-    return gap <= _FARTHEST_ZONE and gap % _ZONE_STEP == timedelta()
+    return gap <= timedelta(hours=_FARTHEST_ZONE_HOURS) and not gap % timedelta(minutes=_ZONE_STEP_MINUTES)

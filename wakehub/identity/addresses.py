@@ -1,16 +1,18 @@
-"""The names that agents and namespaces may have (receive.md §2), and those that are kept for the system itself."""
+"""The names that agents and namespaces may have (receive.md §2), those that are kept for the system itself, and those
+of files. Standard library only: a hook needs them at every turn of every session (fault F86)."""
 
 import re
 from typing import Final
 
 from wakehub.errors import BadData
-from wakehub.identity.allowlist import DAEMONS
-from wakehub.limits import MAX_ID_BYTES
+from wakehub.limits import FILE_STEM_HEAD, MAX_FILE_STEM, MAX_ID_BYTES
 from wakehub.visible import visible
 
 OWNER: Final = "owner"
 PUBLISHER: Final = "wakehub-publisher"
 DOCTOR: Final = "wakehub-doctor"
+DAEMONS: Final = frozenset({PUBLISHER, "wake-hub-producer"})
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789._-")
 _SEGMENT: Final = "[A-Za-z0-9][A-Za-z0-9._:-]*"
 _ADDRESS: Final = re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*")
 _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9._:-]")
@@ -54,3 +56,17 @@ def is_reserved(name: str) -> bool:
 def is_kept(name: str, hub_id: str) -> bool:
     """Whether `name` is reserved, or the id of the hub itself, which speaks under it on the wire."""
     return is_reserved(name) or name.casefold() == hub_id.casefold()
+
+
+def file_stem(agent_id: str) -> str:
+    """The file name, without its suffix, under which an agent's files lie: no separator, no capitals, ≤ 120 characters.
+
+    Different ids have different names also where the file system ignores case.
+    """
+    raw = agent_id.encode()
+    stem = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    if len(stem) <= MAX_FILE_STEM:
+        return stem
+    import hashlib
+
+    return f"{stem[:FILE_STEM_HEAD]}~{hashlib.sha256(raw).hexdigest()[:32]}"

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Final
 from wakehub import files
 from wakehub.errors import Unsafe
 from wakehub.identity import stamps, strict_json
+from wakehub.identity.addresses import DAEMONS
 from wakehub.identity.keys import KeyPair, b64, unb64, unb64_key, verify
 from wakehub.identity.stamps import NS
 from wakehub.limits import (
@@ -42,7 +43,6 @@ from wakehub.wire.fields import has_control
 
 POSSESSION_PROOF: Final = "possession_proof"
 DAEMON_KEY_DIR: Final = "daemon_key_dir"
-DAEMONS: Final = frozenset({"wakehub-publisher", "wake-hub-producer"})
 _DELEGATING: Final = frozenset({POSSESSION_PROOF, "lineage_succession", "guardian_recovery"})
 _FIELDS: Final = frozenset({"version", "refreshed_at", "valid_for_secs", "agents"})
 _ENTRY_FIELDS: Final = frozenset(

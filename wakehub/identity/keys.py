@@ -7,7 +7,6 @@ and it is not used when owner, mode or the id inside is not as it must be. Nothi
 
 import base64
 import binascii
-import hashlib
 import json
 import re
 import secrets
@@ -21,16 +20,13 @@ from wakehub import files
 from wakehub.errors import Unsafe
 from wakehub.identity import strict_json
 from wakehub.limits import (
-    FILE_STEM_HEAD,
     KEY_BYTES,
-    MAX_FILE_STEM,
     MAX_KEY_FILE_BYTES,
     SEED_BYTES,
     SIGNATURE_BYTES,
 )
 from wakehub.visible import visible
 
-_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789._-")
 _KEY_FIELDS: Final = frozenset({"version", "agent_id", "seed_b64"})
 _B64: Final = re.compile(r"[A-Za-z0-9_-]*")
 _RESTORE: Final = "restore it; that of an agent may also be removed and made anew: wakehub enroll NAME"
@@ -110,18 +106,6 @@ def unb64_key(text: str) -> bytes:
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key has {KEY_BYTES} bytes")
     return key
-
-
-def file_stem(agent_id: str) -> str:
-    """The file name, without its suffix, under which an agent's files lie: no separator, no capitals, ≤ 120 characters.
-
-    Different ids have different names also where the file system ignores case.
-    """
-    raw = agent_id.encode()
-    stem = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
-    if len(stem) <= MAX_FILE_STEM:
-        return stem
-    return f"{stem[:FILE_STEM_HEAD]}~{hashlib.sha256(raw).hexdigest()[:32]}"
 
 
 def write_key(path: Path, agent_id: str, pair: KeyPair) -> None:

@@ -14,8 +14,8 @@ from typing import Final
 
 from wakehub.errors import NoRecipient, Unsafe
 from wakehub.identity import strict_json
-from wakehub.identity.addresses import is_kept, is_reserved
-from wakehub.identity.allowlist import DAEMON_KEY_DIR, DAEMONS, POSSESSION_PROOF, Allowlist, Entry
+from wakehub.identity.addresses import DAEMONS, is_kept, is_reserved
+from wakehub.identity.allowlist import DAEMON_KEY_DIR, POSSESSION_PROOF, Allowlist, Entry
 from wakehub.identity.audit import Event
 from wakehub.identity.keys import unb64_key
 from wakehub.identity.scope import prefixes_of

@@ -2,8 +2,9 @@
 
 It runs in every session of a user, most of which have nothing to do with wakehub. So it costs little and says nothing
 unless the agent is enrolled and, behind the first time, something waits that nobody else takes (fault F86): what it
-needs is loaded step by step, Trio never. It only points to messages; taking them is the agent's own call, which proves
-that it has them. Nothing that goes wrong here is worth disturbing a session for: it stays silent, and exits with 0.
+needs is loaded step by step; Trio, the cryptography and the record's own code never. It only points to messages;
+taking them is the agent's own call, which proves that it has them. Nothing that goes wrong here is worth disturbing a
+session for: it stays silent, and exits with 0.
 """
 
 import os
@@ -12,10 +13,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from wakehub.config import Config
 
 EVENTS: Final = ("session-start", "prompt", "stop")
 _MAX_STDIN_BYTES: Final = 1 << 20
+_ENDING: Final = ("revoke", "close")
+_STANDING: Final = ("enroll", *_ENDING)
 
 
 def hook(event: str, environ: Mapping[str, str] = os.environ) -> int:
@@ -25,7 +30,7 @@ def hook(event: str, environ: Mapping[str, str] = os.environ) -> int:
     try:
         if said := report(event, environ):
             print(said, flush=True)
-    except (WakehubError, OSError, ValueError):
+    except (WakehubError, OSError, ValueError, LookupError, TypeError):
         pass
     return 0
 
@@ -55,26 +60,38 @@ def report(event: str, environ: Mapping[str, str]) -> str:
 
 
 def _is_enrolled(config: "Config", name: str, environ: Mapping[str, str]) -> bool:
-    """Whether the name has a key or a bundle here; the registry is not read, since proving it takes long."""
-    return "WAKEHUB_BUNDLE" in environ or any(
+    """Whether the name has a key or a bundle here, and was neither revoked nor closed since."""
+    has_identity = "WAKEHUB_BUNDLE" in environ or any(
         path.exists() for path in (config.paths.agent_key(name), config.paths.bundle(name))
     )
+    return has_identity and not _has_ended(config.paths.audit, name)
+
+
+def _has_ended(registry: "Path", name: str) -> bool:
+    """Whether the last event that concerns `name` as a whole took it out of the registry.
+
+    Nothing is proven here, which takes long: whoever could write a false line could at most silence a hook, or have it
+    introduce a name under which nobody is admitted. Where the registry is hidden, the sandbox's bundle speaks.
+    """
+    import json
+
+    try:
+        lines = registry.read_bytes().splitlines()
+    except OSError:
+        return False
+    about = f'"agent_id":{json.dumps(name)},'.encode()
+    for line in reversed(lines):
+        if about in line and (event := json.loads(line)["event"]) in _STANDING:
+            return event in _ENDING
+    return False
 
 
 def _unread(config: "Config", name: str) -> int:
     """How many messages wait for `name`; none when a process listens for it, which takes them."""
     from wakehub.inbox.clock import Now
-    from wakehub.inbox.refusals import NoRecord
-    from wakehub.inbox.sqlite import SqliteInbox
+    from wakehub.inbox.glance import unattended
 
-    try:
-        inbox = SqliteInbox.open(config.paths.record, create=False)
-    except NoRecord:
-        return 0
-    with inbox:
-        now = Now.read()
-        unread = inbox.count_unread(name, now=now)
-        return 0 if unread and inbox.leases.resolve(name, now) else unread
+    return unattended(config.paths.record, name, Now.read())
 
 
 def _introduction(name: str, source: str, unread: int) -> str:
