@@ -4,12 +4,20 @@ Three directories are chosen once, by `init`, and written into ``config.toml``; 
 them. Environment and platform directories matter only for that choice.
 """
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from wakehub.errors import Misconfigured
 from wakehub.visible import visible
+
+_XDG: Final = {
+    "user_config_path": ("XDG_CONFIG_HOME", ".config"),
+    "user_state_path": ("XDG_STATE_HOME", ".local/state"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +144,11 @@ def _first(environ: Mapping[str, str], *names: str) -> Path | None:
 
 
 def _platform(which: str) -> Path:
-    import platformdirs
-
     try:
+        if sys.platform == "linux":
+            return _xdg(*_XDG[which]) / "wakehub"
+        import platformdirs
+
         found = getattr(platformdirs, which)("wakehub", appauthor=False)
     except RuntimeError as error:  # neither HOME nor the user database knows a home directory
         raise Misconfigured(
@@ -146,3 +156,8 @@ def _platform(which: str) -> Path:
         ) from error
     assert isinstance(found, Path)
     return found
+
+
+def _xdg(variable: str, below_home: str) -> Path:
+    """What platformdirs says on Linux (a test compares them), which is too slow to load for a hook (fault F86)."""
+    return Path(os.environ.get(variable, "").strip() or Path.home() / below_home)

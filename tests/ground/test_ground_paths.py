@@ -1,7 +1,9 @@
 """Where things lie, by what the environment says (design.md, Where things lie)."""
 
+import sys
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from wakehub.paths import Paths, choose
@@ -39,6 +41,17 @@ def test_the_users_runtime_directory_is_shared_with_others():
 
 def test_without_a_runtime_directory_sockets_lie_with_the_state():
     assert choose({"CONFIGURATION_DIRECTORY": "/a", "WAKEHUB_STATE_DIR": "/c"}).run == Path("/c/run")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere platformdirs itself is asked")
+@pytest.mark.parametrize("base", ["", " ", "/x"])
+def test_the_platforms_directories_are_those_of_platformdirs(monkeypatch, base):
+    monkeypatch.setenv("HOME", "/home/w")
+    monkeypatch.setenv("XDG_CONFIG_HOME", base)
+    monkeypatch.setenv("XDG_STATE_HOME", base)
+    found = choose({})
+    assert found.config_file.parent == platformdirs.user_config_path("wakehub", appauthor=False)
+    assert found.state == platformdirs.user_state_path("wakehub", appauthor=False)
 
 
 def test_the_state_directory_that_was_named_comes_before_the_supervisors():

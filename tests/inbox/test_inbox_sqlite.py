@@ -32,6 +32,7 @@ class TestConformance(InboxConformance):
 # --- no operation pays for history ---
 
 _HISTORY = 5000
+_LONG_HISTORY = 200_000
 _FILL = """
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :rows)
 INSERT INTO message (id, sender, recipient, rseq, generation, class, hops, signed_hops, created_ms, expires_ms,
@@ -41,11 +42,19 @@ SELECT printf('old_%026d', i), 'bob', 'acme/alice', i, 1, 'normal', 0, 0, :now, 
 """
 
 
-def fill(inbox: SqliteInbox) -> None:
-    """Give `acme/alice` a history of handed-off rows, an hour before the tests begin."""
+def fill(inbox: SqliteInbox, rows: int = _LONG_HISTORY) -> None:
+    """Give `acme/alice` a history of handed-off rows with their events, an hour before the tests begin."""
+    began = START.ms - 3_600_000
     with inbox._db.transaction():
-        inbox._db.execute(_FILL, {"rows": _HISTORY, "now": START.ms - 3_600_000})
-        inbox._db.execute("INSERT INTO box VALUES ('acme/alice', 1, ?)", (_HISTORY,))
+        inbox._db.execute(_FILL, {"rows": rows, "now": began})
+        for kind in ("stored", "handed_off"):
+            inbox._db.execute(
+                """INSERT INTO event (message, kind, at_ms, by, proof, detail)
+                   SELECT seq, ?, ?, 'bob', '', '' FROM message""",
+                (kind, began),
+            )
+        inbox._db.execute("INSERT INTO activity VALUES ('acme/alice', 'handed_off', '', ?, ?)", (rows, began))
+        inbox._db.execute("INSERT INTO box VALUES ('acme/alice', 1, ?)", (rows,))
 
 
 def operate(inbox: SqliteInbox) -> Iterator[str]:
@@ -112,7 +121,7 @@ def steps(inbox: SqliteInbox) -> dict[str, int]:
     return {**cost, name: count}
 
 
-def test_no_operation_costs_more_after_a_long_history(tmp_path: Path) -> None:
+def test_no_operation_costs_more_after_200_000_hand_offs(tmp_path: Path) -> None:
     with (
         SqliteInbox.open(tmp_path / "new" / "record.db") as new,
         SqliteInbox.open(tmp_path / "old" / "record.db") as old,
@@ -121,6 +130,63 @@ def test_no_operation_costs_more_after_a_long_history(tmp_path: Path) -> None:
         cost_new, cost_old = steps(new), steps(old)
     assert len(cost_new) == 22
     assert {name: cost for name, cost in cost_old.items() if cost > cost_new[name] * 1.1} == {}
+
+
+def take(inbox: SqliteInbox, token: bytes) -> None:
+    """What a listener does when it is woken for one message, from looking to waiting again."""
+    assert inbox.leases.find(token)
+    head = inbox.next_for(["acme/"], token, START)
+    assert head is not None
+    assert inbox.claim(head.id, token, START)
+    assert inbox.leases.find(token)
+    assert inbox.hand_off(head.id, token, "flushed", START, woken_by="wake")
+    assert inbox.next_for(["acme/"], token, START) is None
+    assert inbox.next_due(["acme/"], token, START) is None
+
+
+def cost_of_listening(inbox: SqliteInbox) -> tuple[int, int, list[str]]:
+    """Instructions of SQLite's virtual machine, statements, and the steps of their plans, of one `take`."""
+    inbox.append(NewRow("bob", "acme/alice", b"hi"), START)
+    lease = listen(inbox, "acme/")
+    connection, seen, instructions = inbox._db._connection, [], 0
+
+    def step() -> int:
+        nonlocal instructions
+        instructions += 1
+        return 0
+
+    connection.set_trace_callback(seen.append)
+    connection.set_progress_handler(step, 1)
+    take(inbox, lease.token)
+    connection.set_progress_handler(None, 0)
+    connection.set_trace_callback(None)
+    plans = [
+        detail
+        for statement in seen
+        if statement.split()[0] in ("SELECT", "UPDATE", "INSERT", "DELETE")
+        for *_, detail in connection.execute(f"EXPLAIN QUERY PLAN {statement}")
+    ]
+    return instructions, len(seen), plans
+
+
+def test_listening_costs_the_same_after_200_000_hand_offs(tmp_path: Path) -> None:
+    """As many statements, as much work in them, and each finds its rows by a key or an index of open rows.
+
+    What is looked through or sorted is at most the leases that are held, which history does not add to.
+    """
+    with (
+        SqliteInbox.open(tmp_path / "new" / "record.db") as new,
+        SqliteInbox.open(tmp_path / "old" / "record.db") as old,
+    ):
+        fill(old)
+        fresh, after = cost_of_listening(new), cost_of_listening(old)
+    assert after[0] <= fresh[0] * 1.1
+    assert after[1:] == fresh[1:]
+    plans = set(after[2])
+    assert any(step.startswith("SEARCH message USING INDEX message_open ") for step in plans)
+    assert {step for step in plans if step.startswith("SCAN") and not step.startswith("SCAN lease")} == set()
+    reached = {step for step in plans if step.startswith(("SEARCH message", "SEARCH earlier", "SEARCH event"))}
+    assert all(" USING INDEX " in step or "INTEGER PRIMARY KEY" in step for step in reached), reached
 
 
 def test_no_statement_scans_the_messages(inbox: SqliteInbox) -> None:
