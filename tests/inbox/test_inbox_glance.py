@@ -7,8 +7,9 @@ import pytest
 from wakehub.errors import Unsafe
 from wakehub.inbox.clock import Now
 from wakehub.inbox.glance import unattended
+from wakehub.inbox.leases import Lease
+from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
-from wakehub.inbox.store import Lease, NewRow
 from wakehub.processes import ProcessId
 
 
