@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wakehub.errors import CannotCreate, Unsafe
-from wakehub.ownership import elsewhere, fault, may_be_ours, owner_in_words, quoted
+from wakehub.ownership import elsewhere, fault, may_be_ours, owner_in_words, quoted, to_move_away
 from wakehub.visible import visible
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -52,7 +52,9 @@ def check_directory(path: Path) -> None:
         raise Unsafe(f"directory {shown} cannot be looked at", why=why(error), remedy="see who changed it") from error
     if not stat.S_ISDIR(found.st_mode):
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
-        raise Unsafe(f"{shown} is {kind}", why="it must be a real directory", remedy=f"remove it, or {elsewhere()}")
+        raise Unsafe(
+            f"{shown} is {kind}", why="it must be a real directory", remedy=f"{to_move_away(path)}, or {elsewhere()}"
+        )
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid():
         raise Unsafe(

@@ -4,8 +4,6 @@ On the wire every identity refusal is the same. The client can read most of what
 it says which of the known reasons holds and what to do, or that it must be in the hub's log.
 """
 
-from typing import Final
-
 from wakehub.client import advice
 from wakehub.client.failures import Failure, HubError
 from wakehub.config import Config
@@ -18,15 +16,13 @@ from wakehub.identity.stamps import NS
 from wakehub.limits import CLOCK_LEEWAY_SECONDS
 from wakehub.visible import visible
 
-_UNSEEN: Final = ("no reason can be seen from here", "the hub's log names it; is it the hub of this owner?")
-
 
 def explain(error: HubError, bundle: Bundle, config: Config, now_s: float, anew: str = "") -> HubError:
     """What `error` means in the instance that `config` describes: a 401 with the reason that its files show, as
     `reason`, a hub that is not there or keeps silent with the next step that fits what lives."""
     match error.failure:
         case Failure.UNAUTHORIZED:
-            why, remedy = reason(bundle, config, now_s, anew) or _UNSEEN
+            why, remedy = reason(bundle, config, now_s, anew) or _unseen(config)
             what = f"the hub refused {visible(bundle.agent_id)} (401)"
         case Failure.ABSENT | Failure.REFUSED:
             what, why, remedy = error.what, error.why, advice.to_start(config.paths, advice.HUB)
@@ -62,6 +58,11 @@ def reason(bundle: Bundle, config: Config, now_s: float, anew: str = "") -> tupl
     if entry is None:
         return f"the allowlist does not show {name}", _to_be_listed(bundle.agent_id, config)
     return _bad_binding(bundle, entry, anew)
+
+
+def _unseen(config: Config) -> tuple[str, str]:
+    log = advice.log_of(config.paths, advice.HUB)
+    return "no reason can be seen from here", f"the hub's log names it ({log}); is it the hub of this owner?"
 
 
 def _to_be_listed(agent_id: str, config: Config) -> str:

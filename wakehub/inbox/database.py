@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from wakehub import files
-from wakehub.errors import CannotCreate, Misconfigured, Unsafe, WakehubError
+from wakehub import files, ownership
+from wakehub.errors import CannotCreate, Misconfigured, WakehubError
 from wakehub.inbox.filesystem import check_local, is_unwritable, to_make_room
 from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
 from wakehub.limits import SQLITE_BUSY_MS
@@ -157,14 +157,10 @@ def _check_place(path: Path, create: bool) -> None:
 
 def _check_file(path: Path) -> None:
     found = os.lstat(path)
-    shown = visible(str(path))
-    if not stat.S_ISREG(found.st_mode):
-        raise Unsafe(f"{shown} is not a regular file", why="the record must be one", remedy="remove what is there")
-    if found.st_uid != os.geteuid():
-        raise Unsafe(f"{shown} belongs to uid {found.st_uid}", why="it must be ours", remedy="run as its owner")
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & 0o177:
-        raise Unsafe(f"{shown} has mode {mode:04o}", why="it must be exactly 0600", remedy=f"chmod 600 {shown}")
+    unsafe = ownership.fault(found, path)
+    is_only_tighter = stat.S_ISREG(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o177
+    if unsafe is not None and not (is_only_tighter and found.st_uid == os.geteuid()):
+        raise unsafe
     if found.st_size == 0:
         raise _damaged(path, "it is empty")
 
