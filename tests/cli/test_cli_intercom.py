@@ -74,6 +74,56 @@ def test_what_cannot_be_used_is_a_usage_error(wakehub, argv):
     assert ERROR.fullmatch(found.err), found.err
 
 
+@pytest.fixture
+def mesh(home, monkeypatch):
+    """A base directory for channels."""
+    base = home.parent / "mesh"
+    base.mkdir(mode=0o700)
+    monkeypatch.setenv("AGY_IPC_DIR", str(base))
+    return base
+
+
+@pytest.mark.parametrize("to", ["../x", "None", "hub", "a b", "x" * 65, "x" * 300, "-x", "é", "\x1b[2K", "*"])
+def test_who_can_be_no_session_is_refused_before_any_file(wakehub, mesh, to):
+    """F43, F88."""
+    send = ("send", "--session=nova", f"--to={to}", "--text", "x")
+    for argv in (("send", "--to", "nova", "--text", "x", f"--session={to}"), ("poll", f"--session={to}"), send):
+        if to == "*" and argv is send:
+            continue
+        found = wakehub("intercom", *argv)
+        assert (found.status, found.out) == (Exit.DATA, "")
+        assert ERROR.fullmatch(found.err), found.err
+        assert "\x1b" not in found.err
+    assert [path.name for path in mesh.rglob("*")] in ([], ["default"])
+
+
+@pytest.mark.parametrize("channel", ["Dev", "../x", "a b", "x" * 65, "dév", "\x1b[2K"])
+def test_a_channel_that_would_become_another_is_refused(wakehub, mesh, channel):
+    found = wakehub("intercom", f"--channel={channel}", "poll")
+    assert (found.status, found.out) == (Exit.DATA, "")
+    assert ERROR.fullmatch(found.err), found.err
+    assert ("'dev'" in found.err) == (channel == "Dev")
+    assert list(mesh.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["mode", "link", "file"])
+@pytest.mark.parametrize("command", [["poll"], ["send", "--to", "a", "--text", "x"], ["listen"], ["init"], ["daemon"]])
+def test_a_directory_that_is_not_safe_is_refused_and_not_mended(wakehub, mesh, how, command):
+    """F53."""
+    if how == "mode":
+        mesh.chmod(0o777)
+    else:
+        mesh.rmdir()
+        target = mesh.with_name("target")
+        target.mkdir(mode=0o700)
+        mesh.symlink_to(target) if how == "link" else mesh.touch()
+    before = mesh.lstat().st_mode
+    found = wakehub("intercom", *command)
+    assert (found.status, found.out) == (Exit.PERMISSION, "")
+    assert "AGY_IPC_DIR" in found.err
+    assert mesh.lstat().st_mode == before
+
+
 def test_the_default_channel_is_told(wakehub):
     assert f"default: {DEFAULT_CHANNEL}" in wakehub("intercom", "poll", "--help").out
 

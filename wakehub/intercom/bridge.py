@@ -45,7 +45,7 @@ from wakehub.intercom.channels import Channel
 from wakehub.intercom.client import send
 from wakehub.intercom.crossing import Seat
 from wakehub.intercom.ndjson import Envelope, Refusal, is_session
-from wakehub.limits import FILE_WATCH_MS, MAX_BODY_BYTES, MAX_RECORD_SETTING, RECORD_RETRY_SECONDS
+from wakehub.limits import MAX_BODY_BYTES, MAX_RECORD_SETTING, RECORD_RETRY_SECONDS, RECORD_WATCH_MS
 from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome
 from wakehub.relay.endings import endings
 from wakehub.relay.keyring import Keyring
@@ -180,7 +180,7 @@ class Intake:
                 await trio.sleep(RECORD_RETRY_SECONDS)
                 continue
             while self._stamp() == stamp:  # noqa: ASYNC110  # nothing portable tells of a file that grows
-                await trio.sleep(FILE_WATCH_MS / 1000)
+                await trio.sleep(RECORD_WATCH_MS / 1000)
 
     def _stamp(self) -> files.Stamp | None:
         """The state of the spool, also when its directory was taken away and made anew."""

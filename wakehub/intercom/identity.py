@@ -182,7 +182,9 @@ def _opened(project: Path) -> Iterator[int]:
         ) from error
     except OSError as error:
         raise CannotCreate(
-            f"cannot use {visible(str(path))}", why=files.why(error), remedy="mend it, or name a --project-dir of yours"
+            f"cannot use {visible(str(path))}",
+            why=files.why(error),
+            remedy="name a --project-dir of yours, or an id with --session",
         ) from error
     try:
         _check(os.fstat(where), path, "it must be a directory of ours that no one else may write to")
