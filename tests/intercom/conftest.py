@@ -1,6 +1,7 @@
 """A channel in a short base directory of its own, for the mesh's tests."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from daemon_process import until
 from mesh_independent_client import Client
 
 from wakehub.intercom.channels import Channel
+from wakehub.locks import live_holder
 
 
 @pytest.fixture
@@ -77,15 +80,33 @@ class HubProcess:
         return [json.loads(line)["payload"]["text"] for line in lines]
 
     def end(self) -> None:
-        pids = {self.peers()["hub_pid"]} if self.directory.exists() else set()
         for process in self._started:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        for pid in pids - {0, *(process.pid for process in self._started)}:  # one that a client started
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         self._log.close()
+        until(self._is_nobody_left, "every hub that a client started has ended")
+
+    def _is_nobody_left(self) -> bool:
+        """Kill who holds the lock; True once nobody does, and nobody is starting (which keeps the log locked)."""
+        if is_locked(self.directory / "hub.lock"):
+            holder = live_holder(self.directory / "hub.lock")
+            if holder is not None and holder.pid != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(holder.pid, signal.SIGKILL)
+            return False
+        return not is_locked(self.directory / "hub.log")
+
+
+def is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        pass
+    except BlockingIOError:
+        return True
+    return False
 
 
 @pytest.fixture

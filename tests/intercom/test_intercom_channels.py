@@ -30,6 +30,11 @@ def test_missing_directories_are_made_private(base):
         assert not channel.is_in_place()
 
 
+def test_what_is_above_the_base_is_made_too(base):
+    with Channel.open(base / "a" / "b", "room"):
+        assert (mode(base / "a"), mode(base / "a/b"), mode(base / "a/b/room")) == (0o700,) * 3
+
+
 def test_the_base_of_other_tools_is_taken(base):
     base.chmod(0o755)
     with Channel.open(base, "room") as channel:

@@ -19,6 +19,7 @@ from wakehub.intercom import client, ndjson
 from wakehub.intercom.channels import Channel
 from wakehub.intercom.ndjson import Refusal
 from wakehub.intercom.spool import Inbox
+from wakehub.locks import live_holder
 
 OTHER_HUB = Path(__file__).with_name("mesh_independent_hub.py")
 
@@ -105,8 +106,8 @@ def listen(base: Path) -> Iterator[Callable[[str], Listener]]:
 
 
 @pytest.fixture
-def other_hub(channel: Channel) -> Iterator[subprocess.Popen[str]]:
-    """A hub of another make."""
+def other_hub(hub, channel: Channel) -> Iterator[subprocess.Popen[str]]:
+    """A hub of another make, in the channel of `hub`, none of which is started."""
     with subprocess.Popen(
         [sys.executable, str(OTHER_HUB), str(channel.path)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -153,7 +154,8 @@ def test_f21_a_hub_that_is_killed_loses_nothing_and_repeats_nothing(hub, channel
     sent = []
     for number in range(120):
         if number % 30 == 15:
-            os.kill(hub.peers()["hub_pid"], signal.SIGKILL)
+            leader = until(lambda: live_holder(hub.directory / "hub.lock"), "a hub leads")
+            os.kill(leader.pid, signal.SIGKILL)
         for session in listeners:
             assert say(channel, session, f"{number}").status != "error"
         sent.append(f"{number}")

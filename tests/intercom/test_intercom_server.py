@@ -1,21 +1,32 @@
 """The hub of a channel as a real process (intercom.md §2, §3, §5, §8), seen by a client that shares no code with it."""
 
 import ast
+import contextlib
 import fcntl
 import json
 import os
 import resource
 import signal
+import socket
 import stat
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+import trio
 from daemon_process import until
 from mesh_independent_client import Client, append, chat, envelope, poll
 
+from wakehub.errors import Held
+from wakehub.intercom.connection import Connection
+from wakehub.intercom.election import lead
+from wakehub.intercom.leadership import Leadership
+from wakehub.intercom.mesh import Mesh, Post
+from wakehub.intercom.server import Server
+from wakehub.intercom.spooler import Errand
 from wakehub.limits import MAX_MESH_LINE_BYTES
+from wakehub.server.listener import Place
 
 HERE = Path(__file__).parent
 
@@ -69,7 +80,7 @@ def test_listen_and_send_under_one_id(hub):
         assert listener.hear()["payload"]["text"] == "to myself"
         assert second.greet("bob")["payload"]["code"] == "SESSION_COLLISION"
         assert second.hear() is None
-        assert hub.peers()["active_sessions"] == ["bob"]
+        until(lambda: hub.peers()["active_sessions"] == ["bob"], "peers.json says so")
 
 
 def test_an_end_of_file_proves_that_every_line_was_handled(hub):
@@ -349,3 +360,67 @@ def test_no_text_is_in_the_log(hub):
     process.wait(60)
     assert "hub stopped" in hub.log()
     assert "secret" not in hub.log()
+
+
+class QuietLog:
+    def info(self, event: str, **more: object) -> None:
+        pass
+
+    warning = error = exception = info
+
+
+async def test_who_connected_just_before_an_idle_hub_leaves_is_served(base, channel):
+    """The name is taken away first, then it is looked who came before that, all under the lock."""
+    with Leadership(channel, lead(channel)) as leadership, socket.socket(socket.AF_UNIX) as late:
+        server = Server(leadership, QuietLog(), 10, 0)
+        late.connect(os.fspath(channel.socket))
+        async with trio.open_nursery() as server._nursery:
+            assert not server._leaves()
+            assert not channel.socket.exists()
+            with pytest.raises(Held):
+                lead(channel)
+            late.sendall(json.dumps(envelope("announce", "ann")).encode() + b"\n")
+            await trio.lowlevel.wait_readable(late)
+            assert json.loads(late.recv(4096))["type"] == "welcome"
+            assert leadership.mend() is Place.ABSENT
+            with socket.socket(socket.AF_UNIX) as another:
+                another.connect(os.fspath(channel.socket))
+            late.close()
+            server._nursery.cancel_scope.cancel()
+        leadership.listener.sock.accept()[0].close()
+        assert server._leaves()
+
+
+class Host:
+    """As much of a hub as one connection needs."""
+
+    def __init__(self) -> None:
+        self.mesh = Mesh("room")
+        self.link = self.mesh.open()
+        self.connection: Connection | None = None
+
+    def flush(self) -> None:
+        self.mesh.dirty.clear()
+        if self.connection is not None:
+            self.connection.flush()
+
+    def store(self, post: Post) -> Errand:
+        raise AssertionError("nothing is stored here")
+
+
+async def test_who_asks_and_reads_no_answer_is_let_go(autojump_clock):
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        host = Host()
+        host.connection = Connection(host, ours, host.link)
+        line = json.dumps(envelope("register", "ann")).encode() + b"\n"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.connection.run)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                while True:
+                    await trio.lowlevel.wait_writable(theirs)
+                    theirs.send(line)
+        assert host.mesh.sessions() == []
+        assert ours.fileno() < 0

@@ -64,7 +64,7 @@ class Channel:
 
     @classmethod
     def open(cls, base: Path, name: str) -> Self:
-        """Open the channel `name` below `base`; both are made (0700) where they are missing.
+        """Open the channel `name` below `base`; both are made (0700) where they are missing, as is what is above them.
 
         Raises `BadData` (65) for a name that is none, `Misconfigured` (78) for a path too long for a socket, `Unsafe`
         (77) for a directory that is a link, of another owner, or open to others (F53), `CannotCreate` (73).
@@ -80,6 +80,8 @@ class Channel:
                 why=f"a socket's name holds at most {MAX_SOCKET_DIRECTORY_BYTES} bytes of directory",
                 remedy=f"set {VARIABLE} to a shorter directory of yours, or choose a shorter name",
             )
+        if files.is_absent(base.parent):
+            files.private_directory(base.parent)
         with _opened(base, 0o022, "writable by group or others") as outer:
             _check_above(base)
             return cls(base, name, _open_directory(path, 0o077, "open to group or others", outer))

@@ -14,9 +14,10 @@ import trio
 from wakehub.intercom.mesh import Link, Mesh, Post
 from wakehub.intercom.ndjson import LineReader, Refusal
 from wakehub.intercom.spooler import Errand
-from wakehub.limits import MAX_MESH_QUEUED_LINES, MESH_FLUSH_MS
+from wakehub.limits import MAX_MESH_QUEUED_LINES, MESH_FLUSH_MS, MESH_HEARTBEAT_SECONDS
 
 _RECEIVE = 64 * 1024
+_UNREAD_SECONDS = 2 * MESH_HEARTBEAT_SECONDS
 
 
 class Host(Protocol):
@@ -127,9 +128,13 @@ class Connection:
         return link.is_open
 
     async def _have_room(self) -> None:
-        """Until its answers are read: who asks more than it reads waits for itself."""
-        while self._link.is_open and len(self._link.queue) > MAX_MESH_QUEUED_LINES // 2 and not self._is_broken:
-            await self._room.park()
+        """Until its answers are read: who asks more than it reads waits for itself, and who reads nothing is let go."""
+        link = self._link
+        with trio.move_on_after(_UNREAD_SECONDS) as patience:
+            while link.is_open and len(link.queue) > MAX_MESH_QUEUED_LINES // 2 and not self._is_broken:
+                await self._room.park()
+        if patience.cancelled_caught:
+            self._reading.cancel()
 
     async def _receive(self) -> bool:
         """Wait for bytes and feed them to the reader; False when the stream has ended."""

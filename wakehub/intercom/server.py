@@ -25,7 +25,6 @@ from wakehub.intercom.mesh import Link, Mesh, Post
 from wakehub.intercom.spooler import Errand, Spooler
 from wakehub.limits import (
     MAX_MESH_CONNECTIONS,
-    MESH_FLUSH_MS,
     MESH_HEARTBEAT_SECONDS,
     MESH_LOCK_MS,
     MESH_PATH_CHECK_SECONDS,
@@ -71,7 +70,7 @@ class Server:
                 self._leadership.withdraw()
                 for connection in self._connections.values():
                     connection.stop()
-                self._nursery.cancel_scope.deadline = trio.current_time() + (MESH_LOCK_MS + MESH_FLUSH_MS // 2) / 1000
+                self._nursery.cancel_scope.deadline = trio.current_time() + MESH_LOCK_MS / 1000
             process.cancel_scope.cancel()
         await self._put_peers()
         self._log.info("hub stopped")

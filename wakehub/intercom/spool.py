@@ -264,10 +264,10 @@ class Inbox:
     def _keep_aside(self, fd: int, spoiled: Sequence[tuple[int, int]]) -> None:
         if not spoiled:
             return
-        with self._channel.opened(f"inbox_{self.session}.bad", _APPEND) as bad:
-            if os.fstat(bad).st_size > MESH_COMPACT_BYTES:
-                os.ftruncate(bad, 0)  # a writer that is broken must not fill the disk
-            with contextlib.suppress(OSError):  # a full disk must not stop the reading
+        with contextlib.suppress(OSError, CannotCreate):  # a full disk must not stop the reading
+            with self._channel.opened(f"inbox_{self.session}.bad", _APPEND) as bad:
+                if os.fstat(bad).st_size > MESH_COMPACT_BYTES:
+                    os.ftruncate(bad, 0)  # a writer that is broken must not fill the disk
                 for begin, end in spoiled:
                     files.write_all(bad, os.pread(fd, min(end - begin, MAX_MESH_LINE_BYTES), begin))
 
