@@ -166,6 +166,26 @@ def test_f21_a_hub_that_is_killed_loses_nothing_and_repeats_nothing(hub, channel
         assert hub.texts(session) == sent
 
 
+def test_a_listener_that_was_stopped_and_goes_on_has_everything_once(hub, channel, listen):
+    """SIGSTOP over 10 MB: the other one is told all of it meanwhile, in order."""
+    stopped, other = listen("slow"), listen("bob")
+    until(lambda: hub.peers()["active_sessions"] == ["bob", "slow"], "both listen")
+    stopped.process.send_signal(signal.SIGSTOP)
+    count, body = 2_600, "x" * 4_000
+    with Client(hub.socket) as sender:
+        for number in range(count):
+            sender.say(chat("ann", "slow", f"{number} {body}"), chat("ann", "bob", f"{number} {body}"))
+        sender.end()
+        assert sender.hear() is None
+    until(lambda: len(other.lines) == count, "the other one has everything")
+    assert [int(line.split()[0]) for line in other.lines] == list(range(count))
+    stopped.process.send_signal(signal.SIGCONT)
+    until(lambda: len(stopped.lines) >= count, "so has the one that was stopped")
+    for listener in (stopped, other):
+        assert listener.stop() == 0
+        assert [int(line.split()[0]) for line in listener.lines] == list(range(count))
+
+
 def test_listeners_revive_a_hub_that_was_killed_without_anybody_sending(hub, channel, listen):
     listen("bob")
     before = until(lambda: "bob" in hub.peers()["active_sessions"] and hub.peers()["hub_pid"], "it listens")

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wakehub.intercom import ndjson
 from wakehub.intercom.mesh import Link, Mesh, Post
@@ -255,3 +257,52 @@ def test_what_waited_for_a_closed_link_is_not_charged_any_more(mesh):
     assert mesh._egress.used
     mesh.close(bob)
     assert mesh._egress.used == 0
+
+
+IDS = ["ann", "bob", "joe"]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["join", "chat", "everyone", "garbage", "read", "leave", "beat"]),
+            st.integers(0, 4),
+            st.sampled_from(IDS),
+            st.sampled_from([1, 400_000]),
+        ),
+        max_size=60,
+    )
+)
+def test_an_id_has_one_holder_and_every_byte_is_charged_once_whatever_comes(steps):
+    mesh = Mesh("room")
+    links = [mesh.open() for _ in range(5)]
+    for step, number, session, size in steps:
+        link = links[number]
+        if step == "join":
+            mesh.receive(link, ndjson.announce(session, "room").line())
+        elif step in ("chat", "everyone"):
+            sender = link.sender or "sue"
+            to = session if step == "chat" else "*"
+            post = mesh.receive(link, ndjson.chat(sender, to, "x" * size, "room", receipt=True).line())
+            assert post is not None
+            assert sender not in post.recipients or to == sender
+            for each in post.recipients:
+                mesh.deliver(post, each)
+            mesh.settle(link, post)
+        elif step == "garbage":
+            assert mesh.receive(link, session.encode()) is None
+        elif step == "read":
+            said(mesh, link)
+        elif step == "leave":
+            mesh.close(link)
+        elif step == "beat":
+            mesh.beat()
+        for place, each in enumerate(links):
+            if not each.is_open:  # as the server does: it ends, and somebody else connects
+                mesh.close(each)
+                links[place] = mesh.open()
+        assert mesh._egress.used == sum(each.queue.size for each in links)
+        assert all(each.queue.size <= MAX_MESH_QUEUED_BYTES for each in links)
+        held = [each.session for each in links if each.session]
+        assert sorted(held) == mesh.sessions()

@@ -5,7 +5,7 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wakehub.intercom import ndjson
@@ -69,6 +69,25 @@ def test_unknown_keys_are_carried_through():
 def test_any_payload_comes_back_as_it_was(value, text):
     sent = Envelope("chat", "ann", "bob", "room", {"text": text, "more": value}, extra={"beside": value})
     assert ndjson.parse(sent.line()) == sent
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 12), st.binary(max_size=6)), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_whatever_bytes_are_a_refusal_or_come_back_as_they_were(changes, nested):
+    data = line(payload={"a": [1, {"b": None}], "text": "\u00fc"} if nested else {}, extra=1.5).rstrip()
+    for place, length, new in changes:
+        data = data[:place] + new + data[place + length :]
+    try:
+        read = ndjson.parse(data)
+    except Refusal as refusal:
+        message = refusal.message
+    else:
+        message = ""
+        assert ndjson.parse(read.line()) == read
+    assert not message or message.isprintable()
 
 
 def test_a_lone_surrogate_comes_through():

@@ -319,6 +319,22 @@ def test_a_signal_stores_what_has_arrived_and_closes_everybody(hub, number):
     assert (hub.directory / "hub.lock").exists()  # F50
 
 
+def test_a_signal_ends_it_beside_a_lock_that_is_held_and_a_client_that_reads_nothing(hub):
+    process = hub.ready()
+    with (
+        (hub.directory / "inbox_bob.ndjson").open("ab") as held,
+        Client(hub.socket) as stuck,
+        Client(hub.socket) as deaf,
+    ):
+        fcntl.flock(held, fcntl.LOCK_EX)
+        stuck.say(*(chat("ann", "bob", "never") for _ in range(10)))
+        deaf.greet("deaf")
+        deaf.say(*(chat("deaf", "sue", str(number), receipt=True) for number in range(800)))
+        process.terminate()
+        assert process.wait(60) == 0
+    assert not hub.socket.exists()
+
+
 def test_everything_is_private(hub):
     hub.ready(umask=0)
     with Client(hub.socket) as client:
