@@ -59,6 +59,12 @@ def test_a_row_has_every_column_and_no_other(table, cells):
 
 def test_the_machine_is_described_and_not_named():
     found = report.machine()
-    assert set(found) == {"system", "kernel", "architecture", "cpus", "pinned", "python", "wakehub"}
+    assert set(found) == {"system", "kernel", "architecture", "cpus", "pinned", "python", "wakehub", "load"}
     assert all(value is not None for value in found.values())
     assert "5 interleaved rounds" in report.head(found, 5)
+
+
+def test_a_busy_machine_is_mentioned():
+    assert report.busy(1.0, 2) == []
+    (remark,) = report.busy(9.5, 2)
+    assert "load 9.5 on 2 CPUs" in remark

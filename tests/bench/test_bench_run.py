@@ -12,9 +12,8 @@ from wakehub.errors import Unavailable
 def findings():
     table = Table("t", "A table", (Column("system", "system"),))
     table.add(system="wakehub")
-    return run.Findings({"wakehub": "1", "python": "3", "system": "x", "kernel": "y", "architecture": "z", "cpus": 2},
-                        {"nats": "v2"},
-                        3, 1.26, {"latency": [table]}, {"redis": "not installed"})  # fmt: skip
+    machine = {"wakehub": "1", "python": "3", "system": "x", "kernel": "y", "architecture": "z", "cpus": 2, "load": 0.1}
+    return run.Findings(machine, {"nats": "v2"}, 3, 1.26, {"latency": [table]}, {"redis": "not installed"})
 
 
 def test_what_was_left_out_is_said_in_every_form():
@@ -48,3 +47,14 @@ def test_the_soft_limit_is_raised_where_the_hard_one_allows_it(monkeypatch):
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
     run.raise_descriptors()
     assert asked == [(4096, 8192)]
+
+
+def test_a_directory_that_cannot_be_had_is_said(monkeypatch):
+    import tempfile
+
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(Unavailable, match=r"cannot go on: .*No space left.*TMPDIR"):
+        run.run(["memory"], rounds=1, quick=True, with_peers=False, tell=lambda _: None)

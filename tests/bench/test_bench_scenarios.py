@@ -5,7 +5,7 @@ import math
 import pytest
 
 from wakehub.bench import run
-from wakehub.bench.scenarios import share, versus
+from wakehub.bench.scenarios import hot, share, versus
 from wakehub.bench.systems import FLOORS, WAKEHUB
 
 
@@ -50,6 +50,7 @@ def test_memory_is_told_for_each_size_and_behind_many_wakes(findings):
     found = rows(findings, "memory", "memory")
     assert [row["state"] for row in found[:3]] == ["nobody connected", "128 agents", "256 agents"]
     assert "wakes later" in found[3]["state"]
+    assert [row["state"] for row in found[4:]] == ["epoll: 256 agents"]
     assert all(row["rss_mib"] > 1 for row in found)
 
 
@@ -96,3 +97,9 @@ def test_peers_are_measured_beside_it_or_said_to_be_left_out():
     (table,) = found.tables["endtoend"]
     told = " ".join(table.notes + [str(row["path"]) for row in table.rows])
     assert all(name in told for name in {"redis", "nats"} & set(found.peers))
+
+
+def test_the_cost_at_a_load_is_told_only_by_who_carried_it_every_time():
+    carried = {"at_60k": {"server_ns": 12_000_000, "ns": [0] * 1_000}}
+    assert hot._at_rate([carried, carried]) == 12
+    assert hot._at_rate([carried, {}]) is None

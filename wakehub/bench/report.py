@@ -4,6 +4,7 @@ A cell is a number with its unit in the column's key, text, or None for what cou
 dash and explained in the notes.
 """
 
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -84,7 +85,18 @@ def machine() -> dict[str, Cell]:
         "pinned": "yes" if cpu.can_pin() else "no",
         "python": platform.python_version(),
         "wakehub": __version__,
+        "load": round(os.getloadavg()[0], 2),
     }
+
+
+def busy(load: float, cpus: int) -> list[str]:
+    """A remark when the machine had something else to do: `load` is how many processes wanted to run at the start."""
+    if load <= cpus / 2:
+        return []
+    return [
+        f"the machine was busy when this began (load {load:.1f} on {cpus} CPUs): times are too long, ratios less so; "
+        "run it again when it rests"
+    ]
 
 
 def head(found: dict[str, Cell], rounds: int) -> str:

@@ -1,6 +1,7 @@
 """`wakehub bench`: which scenarios, with whom, in what order."""
 
 import contextlib
+import os
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
+from wakehub import files
 from wakehub.bench import peers, report
 from wakehub.bench.report import Table
 from wakehub.bench.scenarios import Bench
@@ -61,7 +63,16 @@ class Findings:
 
     def _remarks(self) -> list[str]:
         beside = [f"beside it: {name}: {version}" for name, version in self.peers.items()]
-        return [*beside, *(f"left out: {name}: {why}" for name, why in self.left_out.items()), *report.platform_notes()]
+        return [
+            *beside,
+            *(f"left out: {name}: {why}" for name, why in self.left_out.items()),
+            *report.platform_notes(),
+            *self._busy(),
+        ]
+
+    def _busy(self) -> list[str]:
+        load, cpus = self.machine["load"], self.machine["cpus"] or os.cpu_count() or 1
+        return report.busy(float(load or 0), int(cpus))
 
 
 def run(chosen: Sequence[str], *, rounds: int, quick: bool, with_peers: bool, tell: Callable[[str], None]) -> Findings:
@@ -71,6 +82,7 @@ def run(chosen: Sequence[str], *, rounds: int, quick: bool, with_peers: bool, te
     came to nothing.
     """
     began = time.monotonic()
+    machine = report.machine()
     raise_descriptors()
     kinds: list[Kind] = [Socketpair(), Epoll(), Wakehub()]
     versions: dict[str, str] = {}
@@ -80,11 +92,22 @@ def run(chosen: Sequence[str], *, rounds: int, quick: bool, with_peers: bool, te
         kinds += found
         versions = {peer.name: peer.told_version() for peer in found}
     tables: dict[str, list[Table]] = {}
-    with Stage() as stage:
-        for name in chosen:
-            bench = Bench(stage, rounds, quick, kinds, lambda what, name=name: tell(f"{name}: {what}"))  # type: ignore[misc]
-            tables[name] = import_module(f"wakehub.bench.scenarios.{name}").measure(bench)
-    return Findings(report.machine(), versions, rounds, time.monotonic() - began, tables, left_out)
+    try:
+        with Stage() as stage:
+            for name in chosen:
+                bench = Bench(stage, rounds, quick, kinds, _teller(tell, name))
+                tables[name] = import_module(f"wakehub.bench.scenarios.{name}").measure(bench)
+    except OSError as error:
+        raise Unavailable(
+            "the benchmark cannot go on",
+            why=files.why(error),
+            remedy="see that the temporary directory ($TMPDIR) can be written and has 100 MiB left",
+        ) from error
+    return Findings(machine, versions, rounds, time.monotonic() - began, tables, left_out)
+
+
+def _teller(tell: Callable[[str], None], name: str) -> Callable[[str], None]:
+    return lambda what: tell(f"{name}: {what}")
 
 
 def raise_descriptors() -> None:

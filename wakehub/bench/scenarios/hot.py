@@ -70,7 +70,8 @@ def measure(bench: Bench) -> list[Table]:
             half_p99_us=percentile(took, 99),
             ratio=versus(cost, name),
         )
-        table.rounds.append({"system": name, "cpu_us": cost[name]})
+        late = [percentile([each / US for each in answer["late_ns"]], 99) for answer in half[name]]
+        table.rounds.append({"system": name, "cpu_us": cost[name], "half_late_p99_us": late})
     return [table]
 
 

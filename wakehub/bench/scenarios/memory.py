@@ -7,10 +7,13 @@ from wakehub.bench import cpu
 from wakehub.bench.cpu import Memory
 from wakehub.bench.report import Column, Table
 from wakehub.bench.scenarios import Bench
-from wakehub.bench.systems import Places, System, Wakehub
+from wakehub.bench.systems import SOCKETPAIR, WAKEHUB, Kind, Places, System, Wakehub
 
 SIZES: Final = (0, 128, 256)
 WAKES: Final = 1_000_000
+THOROUGH: Final = 5
+"""From so many rounds on, time is no object."""
+
 _SLICE_S: Final = 1.0
 _COLUMNS: Final = (
     Column("state", "hub"),
@@ -22,7 +25,7 @@ _COLUMNS: Final = (
 
 def measure(bench: Bench) -> list[Table]:
     """One hub that grows; the wakes stop at a million, or when their time is up, and the row says how many it were."""
-    table = Table("memory", "Memory of the hub", _COLUMNS)
+    table = Table("memory", "Memory of the hub, and of what else was measured", _COLUMNS)
     places = Places.apart()
     system = System(Wakehub(), bench.stage, 0, server=places.server, client=places.client, enrolled=SIZES[-1])
     pid = system.served.pids[0]
@@ -34,7 +37,8 @@ def measure(bench: Bench) -> list[Table]:
             system.grow(agents)
             found = cpu.memory(pid)
             _row(table, f"{agents} agents", found, _each(found, empty, agents))
-        until = time.monotonic() + bench.choose(full=10, quick=1)
+        long = 60 if bench.rounds >= THOROUGH else 10
+        until = time.monotonic() + bench.choose(full=long, quick=1)
         wakes = 0
         while wakes < WAKES and time.monotonic() < until:
             bench.tell(f"memory after {wakes:,} wakes")
@@ -43,7 +47,20 @@ def measure(bench: Bench) -> list[Table]:
         _row(table, f"256 agents, {wakes:,} wakes later", found, _each(found, empty, SIZES[-1]))
     finally:
         system.end()
+    for kind in bench.kinds:
+        if kind.name not in (WAKEHUB, SOCKETPAIR):
+            _other(bench, table, kind, places)
     return [table]
+
+
+def _other(bench: Bench, table: Table, kind: Kind, places: Places) -> None:
+    """What another system needs for as many."""
+    bench.tell(f"memory of {kind.name}")
+    system = System(kind, bench.stage, SIZES[-1], server=places.server, client=places.client)
+    try:
+        _row(table, f"{kind.name}: {SIZES[-1]} agents", cpu.memory(system.served.pids[0]), None)
+    finally:
+        system.end()
 
 
 def _each(found: Memory, empty: Memory, agents: int) -> float | None:
