@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from wakehub import config as configuration
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.spool import drop
 from wakehub.config import Config
-from wakehub.identity.keys import KeyPair
+from wakehub.identity.delegation import Bundle
+from wakehub.identity.keys import KeyPair, b64
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.rows import NewRow
@@ -48,13 +50,15 @@ class World:
             file.write(f"[spool]\ndirs = [{names}]\n")
         self.config = configuration.load(environment(self.home))
 
-    def send(self, rules: Sequence[str], body: str = "from inside", *flags: str) -> "subprocess.CompletedProcess[str]":
+    def send(
+        self, rules: Sequence[str], body: str = "from inside", *flags: str, **environ: str
+    ) -> "subprocess.CompletedProcess[str]":
         """`wakehub send` as bob to alice, under `rules`."""
         send = [sys.executable, "-P", "-m", "wakehub", "send", "--as", "bob", "--to", "alice", *flags, "--stdin"]
         return subprocess.run(
             [sys.executable, str(_LAUNCHER), *rules, "--", *send],
             input=body,
-            env=environment(self.home),
+            env=environment(self.home) | environ,
             capture_output=True,
             text=True,
             check=False,
@@ -135,19 +139,42 @@ def test_without_any_directory_to_write_to_it_says_what_to_allow_and_stores_noth
 
 
 @landlock
-def test_files_are_not_spooled_and_a_new_name_cannot_be_enrolled_from_inside(
+def test_files_come_along_and_a_new_name_cannot_be_enrolled_from_inside(
     world: World, publisher: Callable[..., Daemon]
 ) -> None:
     world.spool_in(world.workspace / "spool")
-    publisher()
     rules = [f"write-only={world.workspace}"]
     (world.workspace / "f").write_bytes(b"f")
-    with_file = world.send(rules, "x", "--attach", str(world.workspace / "f"))
-    assert with_file.returncode == 77
-    assert "no files" in with_file.stderr
+    with stand_in_for_up(world.config.paths):
+        with_file = world.send(rules, "x", "--attach", str(world.workspace / "f"))
+    assert with_file.returncode == 5, with_file.stderr
+    publisher()
+    world.until_taken(world.workspace / "spool")
+    (message,) = world.listen()
+    (file,) = message["attachments"]
+    assert (message["verified"], file["name"], Path(file["path"]).read_bytes()) == ("yes", "f", b"f")
+    until(lambda: os.listdir(world.workspace / "spool") == [], "nothing is left of it")
+    (world.workspace / "spool").rmdir()
     new_name = world.send(rules, "x", "--as", "carol")
     assert new_name.returncode == 77
     assert not (world.workspace / "spool").exists()
+
+
+@landlock
+def test_who_holds_only_a_bundle_is_heard_too(world: World, publisher: Callable[..., Daemon]) -> None:
+    """F57: neither the record nor a key can be reached; the message arrives all the same, and is shown as unsigned."""
+    world.spool_in(world.workspace / "spool")
+    bundle = Bundle.make("bob", world.bob, world.config.hub_id, time.time(), 600)
+    world.config.paths.agent_key("bob").unlink()
+    rules = [f"write-only={world.workspace}"]
+    refused = world.send(rules)
+    assert refused.returncode == 77
+    sent = world.send(rules, WAKEHUB_BUNDLE=b64(bundle.to_json()))
+    assert sent.returncode == 5, sent.stderr
+    publisher()
+    world.until_taken(world.workspace / "spool")
+    (message,) = world.listen()
+    assert (message["text"], message["from"], message["verified"]) == ("from inside", "bob", "unsigned")
 
 
 def test_modes_alone_are_a_sandbox_too_and_nobody_need_be_there_yet(

@@ -96,7 +96,12 @@ def test_what_the_record_would_refuse_is_not_sealed(new: NewRow) -> None:
         changed(**{"class": "urgent"}),
         changed(sender="x" * 129),
         changed(media_type="x" * 129),
-        changed(attachments=[{"name": "x", "size": 1, "sha256": "00" * 32}]),
+        changed(attachments=[{"name": "x", "size": 1, "sha256": "00" * 31}]),
+        changed(attachments=[{"name": "x", "size": 1, "sha256": "0A" * 32}]),
+        changed(attachments=[{"name": "x", "size": -1, "sha256": "00" * 32}]),
+        changed(attachments=[{"name": "x", "size": 1, "sha256": "00" * 32, "path": "/x"}]),
+        changed(attachments=["x"]),
+        changed(delegation_b64="*"),
         changed(attachments={}),
         changed(recipient="\ud800"),
         changed(id=None),
@@ -113,6 +118,10 @@ def test_neither_body_nor_signature_is_shown() -> None:
     assert "signature" not in repr(envelope())
 
 
-def test_files_do_not_travel() -> None:
-    with pytest.raises(BadData):
-        envelope(replace(NEW, attachments=(Attachment("x", 1, bytes(32)),)))
+def test_files_are_signed_with_it() -> None:
+    file = Attachment("a.txt", 3, bytes(32))
+    made = envelope(replace(NEW, attachments=(file,)))
+    assert Envelope.decode(made.encode()) == made
+    assert made.attachments == (file,)
+    assert made.row(1).attachments == (file,)
+    assert replace(made, attachments=()).signed_bytes() != made.signed_bytes()

@@ -14,10 +14,12 @@ from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.spool import drop
 from wakehub.config import Config
 from wakehub.identity import enrolment
+from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import KeyPair
 from wakehub.identity.owner import read_registry
 from wakehub.identity.registry import Registry
 from wakehub.inbox.admission import Guard
+from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import new_id
@@ -48,7 +50,10 @@ class World:
         self._key = key
 
     def reader_of(self, *directories: Path, inbox: SqliteInbox, key: KeyPair) -> SpoolReader:
-        return SpoolReader(directories, inbox, lambda: self.seen, self.read_anew, signer(key), self.config.hub_id)
+        attachments = Attachments.of(self.config.paths)
+        return SpoolReader(
+            directories, inbox, lambda: self.seen, self.read_anew, signer(key), self.config.hub_id, attachments
+        )
 
     def anew(self) -> None:
         """A publisher that was started again."""
@@ -519,3 +524,135 @@ def test_what_waits_is_not_looked_at_in_every_round(world: World) -> None:
     assert world.reader.take_in() == 1
     assert world.reader.take_in() == 0
     assert world.bad() == {}
+
+
+# --- files ---
+
+
+def with_files(world: World, *contents: bytes) -> tuple[Envelope, Path]:
+    """An envelope with files, as `send` leaves it in the spool, and the directory of its files."""
+    sources = [world.config.paths.state / f"file-{number}" for number in range(len(contents))]
+    for source, content in zip(sources, contents, strict=True):
+        source.write_bytes(content)
+    envelope = world.seal(attachments=Attachments.measured(sources))
+    (path,) = drop([world.spool], [envelope], sources)
+    return envelope, path.with_suffix(".files")
+
+
+def test_files_come_with_their_envelope(world: World) -> None:
+    envelope, beside = with_files(world, b"one", b"", b"one")
+    assert len(list(beside.iterdir())) == 2, "the same content lies there once"
+    assert world.reader.take_in() == 1
+    (row,) = world.rows()
+    assert row.attachments == envelope.attachments
+    assert verify_row(row, world.bob.public) == "yes"
+    copies = Attachments.of(world.config.paths).hand_over(row)
+    assert [copy.read_bytes() for copy in copies if copy] == [b"one", b"", b"one"]
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("harm", ["gone", "changed", "longer", "a link", "a pipe"])
+def test_files_that_are_not_what_was_signed_are_refused_with_their_envelope(world: World, harm: str) -> None:
+    envelope, beside = with_files(world, b"one")
+    (file,) = beside.iterdir()
+    file.unlink()
+    match harm:
+        case "changed" | "longer":
+            file.write_bytes(b"two" if harm == "changed" else b"one more")
+        case "a link":
+            file.symlink_to(world.config.paths.state / "file-0")
+        case "a pipe":
+            os.mkfifo(file)
+    world.reader.take_in()
+    assert world.rows() == []
+    assert set(world.bad()) == {f"{envelope.id}.json"}
+    assert world.left() == []
+    (notice,) = world.rows("bob")
+    assert notice.re == envelope.id
+
+
+def test_files_without_an_envelope_go_after_a_while(world: World) -> None:
+    """A sender that was killed before it wrote the envelope, or a publisher behind its removal; F21: nothing twice."""
+    envelope, beside = with_files(world, b"one")
+    path = beside.with_suffix(".json")
+    whole = path.read_bytes()
+    path.unlink()
+    assert world.reader.take_in() == 0
+    assert world.left() == [beside.name]
+    os.utime(beside, (time.time() - 2 * LEFTOVER_AFTER_SECONDS,) * 2)
+    world.anew()
+    world.reader.take_in()
+    assert world.left() == []
+    envelope, beside = with_files(world, b"one")
+    path, whole = beside.with_suffix(".json"), beside.with_suffix(".json").read_bytes()
+    world.reader.take_in()
+    world.put(path.name, whole)
+    world.reader.take_in()
+    assert [row.id for row in world.rows()] == [envelope.id]
+    assert world.left() == []
+
+
+# --- written by who holds only a bundle ---
+
+
+def bundled(world: World, *, of: str = "bob", key: KeyPair | None = None, hub: str = "", age_s: int = 0) -> Bundle:
+    return Bundle.make(of, key or world.bob, hub or world.config.hub_id, time.time() - age_s, 60)
+
+
+def by_bundle(world: World, bundle: Bundle, **fields: Any) -> Envelope:
+    new = NewRow(**({"sender": "bob", "recipient": "alice", "body": b"hello"} | fields))
+    return Envelope.seal(new, signer(bundle.delegate), Now.read(), certificate=bundle.certificate)
+
+
+def test_a_bundle_proves_who_wrote_it_and_the_row_is_unsigned(world: World) -> None:
+    envelope = by_bundle(world, bundled(world))
+    assert Envelope.decode(envelope.encode()) == envelope
+    world.leave(envelope)
+    world.reader.take_in()
+    (row,) = world.rows()
+    assert (row.id, row.created_ms, row.signature, row.key_id) == (envelope.id, envelope.created_ms, None, None)
+    assert verify_row(row, world.bob.public) == "unsigned"
+
+
+def test_a_message_that_waited_longer_than_its_bundle_held_is_taken(world: World) -> None:
+    agent = world.registry().agents["bob"]
+    assert agent.key is not None
+    earlier = replace(agent, keys=(replace(agent.key, since=agent.key.since - 7200),))
+    world.seen = Registry({**world.registry().agents, "bob": earlier})
+    world.registry = lambda: world.seen or Registry()  # type: ignore[method-assign]
+    bundle = bundled(world, age_s=3600)
+    world.leave(by_bundle(world, bundle))
+    world.reader.take_in()
+    assert "did not hold" in next(iter(world.bad().values()))
+    then = Now.read().later(-3_590_000)
+    new = NewRow("bob", "alice", b"written in time")
+    world.leave(Envelope.seal(new, signer(bundle.delegate), then, certificate=bundle.certificate))
+    world.reader.take_in()
+    assert [row.body for row in world.rows()] == [b"written in time"]
+
+
+def test_a_bundle_that_does_not_count_proves_nothing(world: World) -> None:
+    """Of another agent, another hub, another key; older than the enrolment, revoked, or not the one that signed."""
+    other = ensure_agent(world.config, "carol").pair
+    world.seen = world.registry()
+    good, stolen = bundled(world), bundled(world)
+    wrong = [
+        by_bundle(world, bundled(world, of="carol", key=other)),
+        by_bundle(world, bundled(world, hub="another")),
+        by_bundle(world, bundled(world, key=other)),
+        by_bundle(world, bundled(world, age_s=30)),
+        replace(by_bundle(world, good), certificate=bundled(world).certificate),
+        replace(by_bundle(world, good), certificate=b"nonsense"),
+        replace(by_bundle(world, good), body=b"changed"),
+        by_bundle(world, stolen),
+    ]
+    enrolment.revoke_key(world.config.paths, "bob", stolen.delegate.public, time.time())
+    world.seen = world.registry()
+    for envelope in wrong:
+        world.leave(envelope)
+    world.reader.take_in()
+    assert world.rows() == []
+    assert world.bad().keys() == {f"{envelope.id}.json" for envelope in wrong}
+    world.leave(by_bundle(world, good))
+    world.reader.take_in()
+    assert len(world.rows()) == 1

@@ -17,7 +17,7 @@ from typing import Final
 
 from wakehub.client import advice, background, own_sessions, spool
 from wakehub.client import names as own_names
-from wakehub.client.credentials import obtain
+from wakehub.client.credentials import Credentials, obtain
 from wakehub.client.home import AgentKey, enrolled, ensure_home
 from wakehub.client.poke import Answer, Missing, poke
 from wakehub.client.presence import presence
@@ -25,6 +25,7 @@ from wakehub.client.receipts import Receipt, SendRequest, Sent, State, WaitFor
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, NoRecipient, Unsafe
 from wakehub.identity.addresses import check_address, check_namespace
+from wakehub.identity.keys import KeyPair
 from wakehub.identity.nearness import near
 from wakehub.identity.owner import read_registry
 from wakehub.identity.registry import Registry
@@ -95,7 +96,7 @@ def send(
     (check_namespace if is_namespace(request.to) else check_address)(request.to)
     for line in ensure_home(config):
         receipts.note(line)
-    _, agent = obtain(config, own.name, environ)
+    credentials, agent = obtain(config, own.name, environ)
     if own.source != "--as":
         receipts.note(f"sending as {own.name}, from {own.source}")
     if agent is None:
@@ -107,7 +108,8 @@ def send(
             inbox = opened.enter_context(SqliteInbox.open(config.paths.record, guard=_guard(config)))
             rows = _store(config, request, own.name, agent, inbox, receipts)
         except RecordUnwritable as denied:
-            spooled = _spool(config, request, own.name, agent, receipts, denied)
+            proof = _proof(agent, credentials, environ)
+            spooled = _spool(config, request, own.name, proof, receipts, denied)
             return _sent(own.name, spooled, request, receipts, Exit.SPOOLED)
         _tell_stored(request, rows, inbox, receipts)
         _hint(config, request, rows, inbox, receipts, environ)
@@ -150,29 +152,35 @@ def _tell_stored(request: SendRequest, rows: Sequence[Row], inbox: Inbox, receip
         _note_absence(row.recipient, inbox, receipts)
 
 
+def _proof(agent: AgentKey | None, credentials: Credentials, environ: Mapping[str, str]) -> tuple[KeyPair, bytes]:
+    """What proves to the publisher who writes: the enrolled key, else a bundle's session key with its certificate."""
+    if agent is not None:
+        return agent.pair, b""
+    bundle = credentials.bundle(time.time(), environ)
+    return bundle.delegate, bundle.certificate
+
+
 def _spool(
     config: Config,
     request: SendRequest,
     own_name: str,
-    agent: AgentKey | None,
+    proof: tuple[KeyPair, bytes],
     receipts: _Receipts,
     denied: RecordUnwritable,
 ) -> list[Envelope]:
     """Leave the message in a spool, signed, since the record may not be written from here (fault F57)."""
-    if agent is None or request.attach:
-        missing = "a spool takes no files" if agent else "a spool takes only what is signed with the enrolled key"
-        raise RecordUnwritable(denied.what, why=f"{denied.why}; {missing}", remedy=denied.remedy) from denied
+    pair, certificate = proof
+    attached = Attachments.measured(request.attach)
     registry = _registry(config)
     now = Now.read()
     group = new_group(now.ms) if is_namespace(request.to) else None
     recipients = _recipients(config, request, own_name, registry, None, receipts)
-    envelopes = [
-        Envelope.seal(_row(request, own_name, agent, to, group, registry), signer(agent.pair), now) for to in recipients
-    ]
+    new = [replace(_row(request, own_name, None, to, group, registry), attachments=attached) for to in recipients]
+    envelopes = [Envelope.seal(row, signer(pair), now, certificate=certificate) for row in new]
     receipts.note(f"{denied.what}: {denied.why}; {denied.remedy}")
     if request.wait is not None:
         receipts.note(f"nothing is waited for: whether it is {request.wait} cannot be seen from here")
-    for envelope, path in zip(envelopes, spool.drop(config.spool_dirs, envelopes), strict=True):
+    for envelope, path in zip(envelopes, spool.drop(config.spool_dirs, envelopes, request.attach), strict=True):
         receipts.say(State.SPOOLED, envelope.id, f"{visible(str(path.parent))}; the publisher takes it in from there")
     return envelopes
 

@@ -168,7 +168,7 @@ def _check_attachments(new: NewRow) -> None:
 def _check_seal(seal: Seal, now: Now) -> None:
     problems = (
         (not is_row_id(seal.id), "its id is malformed"),
-        (len(seal.signature) != SIGNATURE_BYTES, "its signature is malformed"),
+        (seal.signature is not None and len(seal.signature) != SIGNATURE_BYTES, "its signature is malformed"),
         (not 0 <= seal.hops < 256, "its hops are malformed"),
         (not 0 <= seal.created_ms < 1 << 63, "its time is malformed"),
         (not seal.created_ms < seal.expires_ms <= seal.created_ms + MAX_TTL_SECONDS * 1000, "it is kept too long"),

@@ -85,17 +85,19 @@ class Attachments:
             room -= added.size
             yield added
 
+    @staticmethod
+    def measured(sources: Sequence[Path]) -> tuple[Attachment, ...]:
+        """Name, size and digest of each of `sources`, which stay where they are; raises `BadData` as `adding` does."""
+        check_file_names([source.name for source in sources])
+        return tuple(_measured(sources))
+
     def _copy_in(self, source: Path, room: int) -> Attachment:
         with _opened(source) as fd, files.draft(self.blobs) as blob:
             digest, size = hashlib.sha256(), 0
             while part := _read(fd, source):
                 size += len(part)
                 if size > room:
-                    raise BadData(
-                        f"{visible(str(source))} is not attached",
-                        why=f"the files of one message may have {MAX_ATTACHED_BYTES} bytes together",
-                        remedy="send its path in the text instead",
-                    )
+                    raise _too_much(source)
                 digest.update(part)
                 files.write_all(blob.fd, part)
             blob.rename(digest.hexdigest())  # over the same content, if that is there already
@@ -219,6 +221,28 @@ def _read(fd: int, source: Path) -> bytes:
         return os.read(fd, COPY_BYTES)
     except OSError as error:
         raise _not_attached(source, _why(error)) from error
+
+
+def _measured(sources: Sequence[Path]) -> Iterator[Attachment]:
+    room = MAX_ATTACHED_BYTES
+    for source in sources:
+        digest, size = hashlib.sha256(), 0
+        with _opened(source) as fd:
+            while part := _read(fd, source):
+                size += len(part)
+                if size > room:
+                    raise _too_much(source)
+                digest.update(part)
+        room -= size
+        yield Attachment(source.name, size, digest.digest())
+
+
+def _too_much(source: Path) -> BadData:
+    return BadData(
+        f"{visible(str(source))} is not attached",
+        why=f"the files of one message may have {MAX_ATTACHED_BYTES} bytes together",
+        remedy="send its path in the text instead",
+    )
 
 
 def _not_attached(source: Path, why: str) -> BadData:

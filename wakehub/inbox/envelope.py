@@ -2,35 +2,44 @@
 
 It is written where the record cannot be, by a process in a sandbox, and taken in by the publisher. Everything the
 signature covers is in it; how far the message has come and where it came from is not: that is not the sender's to say.
+Files lie beside it, in a directory of the envelope's own, each under its SHA-256.
+
+Who holds the enrolled key signs with that. Who holds only a bundle signs with its session key and adds the bundle's
+certificate: enough to prove to the publisher who wrote it, but no row signature, so that the row is stored unsigned.
 """
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, get_args
 
-from wakehub.errors import BadData
 from wakehub.identity import strict_json
 from wakehub.identity.keys import b64, unb64
 from wakehub.inbox import admission
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import new_id
-from wakehub.inbox.rows import NewRow, RowClass, Seal, Signer
+from wakehub.inbox.rows import Attachment, NewRow, RowClass, Seal, Signer
 from wakehub.inbox.signing import row_signing_bytes
-from wakehub.limits import MAX_ID_BYTES, MAX_MEDIA_TYPE_BYTES
+from wakehub.limits import MAX_ATTACHED_BYTES, MAX_ID_BYTES, MAX_MEDIA_TYPE_BYTES
 
 ORIGIN: Final = "spool"
+FILES_SUFFIX: Final = ".files"  # of the directory beside an envelope, in the place of its .json
 _MAX_MS: Final = (1 << 63) - 1
 _FIELDS: Final = frozenset({
     "id", "sender", "recipient", "re", "group", "class", "hops", "created", "expires", "media_type", "digest",
     "attachments", "body_b64", "sig_b64", "key_id",
 })  # fmt: skip
+_DELEGATION: Final = "delegation_b64"
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+_FILE: Final = frozenset({"name", "size", "sha256"})
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """One signed message. Times are milliseconds since the epoch, `signature` has 64 bytes.
 
-    `hops` is what the signature covers. Files cannot travel in an envelope.
+    `hops` is what the signature covers. `certificate` is the wire form of the one whose key signed; empty: the
+    enrolled key did.
     """
 
     id: str
@@ -46,13 +55,16 @@ class Envelope:
     body: bytes = field(repr=False)
     key_id: str
     signature: bytes = field(repr=False)
+    attachments: tuple[Attachment, ...] = ()
+    certificate: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def seal(cls, new: NewRow, signer: Signer, now: Now) -> Self:
-        """The envelope of `new`, with an id of its own; raises `BadData` as `Inbox.append` does, and for files."""
+    def seal(cls, new: NewRow, signer: Signer, now: Now, *, certificate: bytes = b"") -> Self:
+        """The envelope of `new`, with an id of its own; raises `BadData` as `Inbox.append` does.
+
+        `signer` is of the enrolled key, or of the session key that `certificate` names.
+        """
         admission.check(new, now)
-        if new.attachments:
-            raise BadData("files cannot travel in an envelope", remedy="send from where the record can be written")
         fixed: dict[str, Any] = {
             "id": new_id(now.ms),
             "sender": new.sender,
@@ -64,19 +76,18 @@ class Envelope:
             "created_ms": now.ms,
             "expires_ms": now.ms + new.ttl_s * 1000,
             "media_type": new.media_type,
+            "attachments": new.attachments,
         }
         signed = row_signing_bytes(**fixed, digest=hashlib.sha256(new.body).digest())
-        return cls(**fixed, body=new.body, key_id=signer.key_id, signature=signer.sign(signed))
+        return cls(**fixed, body=new.body, key_id=signer.key_id, signature=signer.sign(signed), certificate=certificate)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """The envelope that `data` is; raises `ValueError` for anything else. The signature is not judged here."""
-        found = strict_json.parse(data, _FIELDS)
+        found = strict_json.parse(data, _FIELDS, frozenset({_DELEGATION}))
         body = unb64(strict_json.text(found, "body_b64"))
         if strict_json.text(found, "digest") != hashlib.sha256(body).hexdigest():
             raise ValueError("the digest is not the body's")
-        if strict_json.array(found, "attachments"):
-            raise ValueError("files cannot travel in an envelope")
         class_ = strict_json.text(found, "class")
         if class_ not in get_args(RowClass):
             raise ValueError("unknown class")
@@ -94,6 +105,8 @@ class Envelope:
             body=body,
             key_id=_short(found, "key_id", MAX_ID_BYTES),
             signature=unb64(strict_json.text(found, "sig_b64")),
+            attachments=tuple(_file(each) for each in strict_json.array(found, "attachments")),
+            certificate=unb64(strict_json.text(found, _DELEGATION)) if _DELEGATION in found else b"",
         )
 
     def encode(self) -> bytes:
@@ -110,10 +123,13 @@ class Envelope:
             "expires": self.expires_ms,
             "media_type": self.media_type,
             "digest": hashlib.sha256(self.body).hexdigest(),
-            "attachments": [],
+            "attachments": [
+                {"name": each.name, "size": each.size, "sha256": each.digest.hex()} for each in self.attachments
+            ],
             "body_b64": b64(self.body),
             "sig_b64": b64(self.signature),
             "key_id": self.key_id,
+            **({_DELEGATION: b64(self.certificate)} if self.certificate else {}),
         })  # fmt: skip
 
     def signed_bytes(self) -> bytes:
@@ -130,6 +146,7 @@ class Envelope:
             expires_ms=self.expires_ms,
             media_type=self.media_type,
             digest=hashlib.sha256(self.body).digest(),
+            attachments=self.attachments,
         )
 
     def row(self, generation: int) -> NewRow:
@@ -142,10 +159,24 @@ class Envelope:
             re=self.re,
             group=self.group,
             class_=self.class_,
-            signed=Seal(self.id, self.created_ms, self.expires_ms, self.hops, self.key_id, self.signature),
+            signed=self._seal(),
             origin=ORIGIN,
             generation=generation,
+            attachments=self.attachments,
         )
+
+    def _seal(self) -> Seal:
+        key_id, signature = (None, None) if self.certificate else (self.key_id, self.signature)
+        return Seal(self.id, self.created_ms, self.expires_ms, self.hops, key_id, signature)
+
+
+def _file(found: object) -> Attachment:
+    found = strict_json.fields(found, _FILE)
+    digest = strict_json.text(found, "sha256")
+    if not _SHA256.fullmatch(digest):
+        raise ValueError("sha256 is not 64 hexadecimal digits")
+    size = strict_json.integer(found, "size", 0, MAX_ATTACHED_BYTES)
+    return Attachment(strict_json.text(found, "name"), size, bytes.fromhex(digest))
 
 
 def _short(found: dict[str, Any], key: str, most: int) -> str:

@@ -48,15 +48,16 @@ class Signer:
 class Seal:
     """What the sender fixed and signed before the row came here (an envelope from a spool).
 
-    `hops` is what the signature covers; the hops that count are computed by the record and may differ.
+    `hops` is what the signature covers; the hops that count are computed by the record and may differ. Without a
+    signature the row is unsigned: it was written by somebody who holds a bundle in the place of the enrolled key.
     """
 
     id: str
     created_ms: int
     expires_ms: int
     hops: int
-    key_id: str
-    signature: bytes = field(repr=False)
+    key_id: str | None
+    signature: bytes | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ class Publisher:
             lambda: read_registry(config.paths),
             signer(key),
             config.hub_id,
+            Attachments.of(config.paths),
         )
         self._forwarder = Forwarder(
             inbox,

@@ -3,16 +3,20 @@
     spool/<id>.json ──judge──▶ record, once per id ──▶ unlink          ✗ refused ──▶ spool/bad/<id>.json, <id>.json.why
 
 Rules. The row is committed before its file goes, and the record takes an id once: killed in between, the file is found
-again and nothing is stored anew. The signature must be by the key that the registry has for the sender now; how far a
-message has come and where it came from is ours to say. Nothing about a file is believed: it is opened relative to the
-directory's descriptor, without following links or waiting for a writer, and judged by fstat; one round touches a
-bounded number of them. What cannot be judged yet stays where it is: the record is locked or full, the registry does not
-verify, a pair sends too fast, a file is still being written. A refusal after a good signature is told to the sender.
+again and nothing is stored anew. The signature must be by the key that the registry has for the sender now, or by a
+session key that this key certified for the time at which the message was written, and that was not revoked; how far a
+message has come and where it came from is ours to say. Files beside an envelope must be those that were signed.
+
+Nothing about a file is believed: it is opened relative to the directory's descriptor, without following links or
+waiting for a writer, and judged by fstat; one round touches a bounded number of them. What cannot be judged yet stays
+where it is: the record is locked or full, the registry does not verify, a pair sends too fast, a file is still being
+written. A refusal after a good signature is told to the sender.
 """
 
 import contextlib
 import itertools
 import os
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +31,14 @@ from wakehub import files
 from wakehub.errors import BadData, NoRecipient, WakehubError
 from wakehub.identity import stamps
 from wakehub.identity.addresses import PUBLISHER, is_reserved
+from wakehub.identity.delegation import Certificate
 from wakehub.identity.keys import verify
-from wakehub.identity.registry import Registry
+from wakehub.identity.registry import Agent, Registry
+from wakehub.identity.stamps import NS
+from wakehub.identity.verifier import window_fault
+from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
-from wakehub.inbox.envelope import Envelope
+from wakehub.inbox.envelope import FILES_SUFFIX, Envelope
 from wakehub.inbox.ids import is_row_id
 from wakehub.inbox.refusals import AlreadyStored, LoopGuard, TooFast
 from wakehub.inbox.rows import NewRow, Signer
@@ -76,7 +84,8 @@ class _Spool:
     def names(self) -> list[str]:
         """What there is to take in, the oldest first: ids sort by time. Hidden files are ours, half-written."""
         with os.scandir(self.where) as entries:
-            found = (entry.name for entry in entries if entry.name != _BAD and not entry.name.startswith("."))
+            names = (entry.name for entry in entries if entry.name != _BAD and not entry.name.startswith("."))
+            found = (name for name in names if not is_row_id(name.removesuffix(FILES_SUFFIX)))
             return sorted(itertools.islice(found, SPOOL_SCAN))
 
     def read(self, name: str) -> Envelope:
@@ -103,12 +112,26 @@ class _Spool:
             raise _Refused("its name is not its id")
         return envelope
 
+    def files_of(self, envelope: Envelope) -> list[Path]:
+        """Where the envelope's files lie, each content once."""
+        beside = self.path / f"{envelope.id}{FILES_SUFFIX}"
+        return [beside / digest.hex() for digest in dict.fromkeys(file.digest for file in envelope.attachments)]
+
     def remove(self, name: str) -> None:
+        """Remove an envelope, then its files: what is left when killed in between is removed as a leftover."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.where)
+        self._remove_files(name)
+
+    def _remove_files(self, name: str) -> None:
+        stem = name.removesuffix(".json")
+        if is_row_id(stem):
+            with contextlib.suppress(OSError):  # none, mostly
+                shutil.rmtree(f"{stem}{FILES_SUFFIX}", dir_fd=self.where)
 
     def set_aside(self, name: str, why: str) -> None:
-        """Move the file to ``bad/``, the reason beside it; raises `OSError`, `WakehubError`."""
+        """Move the file to ``bad/``, the reason beside it, and remove its files, which are copies; raises `OSError`,
+        `WakehubError`."""
         files.private_directory(self.path / _BAD)
         bad = os.open(_BAD, _DIRECTORY, dir_fd=self.where)
         try:
@@ -117,10 +140,12 @@ class _Spool:
             os.close(bad)
         stem = os.fsdecode(os.fsencode(name)[:_MAX_NAME_BYTES])
         files.replace(self.path / _BAD / f"{stem}.why", f"{why}\n".encode(errors="backslashreplace"))
+        self._remove_files(name)
 
     def forget(self) -> None:
         """Remove what was refused so long ago that nobody asks for it, and what a killed sender left half-written."""
         _remove_older(self.where, LEFTOVER_AFTER_SECONDS, lambda name: name.startswith(".") and name.endswith("~"))
+        self._forget_files()
         with contextlib.suppress(FileNotFoundError):
             bad = os.open(_BAD, _DIRECTORY, dir_fd=self.where)
             try:
@@ -128,12 +153,22 @@ class _Spool:
             finally:
                 os.close(bad)
 
+    def _forget_files(self) -> None:
+        """Remove files whose envelope never came, or went before them."""
+        names = os.listdir(self.where)
+        for name in itertools.islice((name for name in names if name.endswith(FILES_SUFFIX)), SPOOL_SCAN):
+            envelope = f"{name.removesuffix(FILES_SUFFIX)}.json"
+            found = os.stat(name, dir_fd=self.where, follow_symlinks=False)
+            if envelope not in names and time.time() - found.st_mtime > LEFTOVER_AFTER_SECONDS:
+                self._remove_files(envelope)
+
 
 class SpoolReader:
     """Takes in the envelopes in `directories` to `inbox`.
 
     `registry` tells who is enrolled, as of the last look (None: it does not verify); `look_again` reads it anew, which
     is done once a round at most. Notices about what was refused are signed with `signer`. Nobody gets mail as `hub_id`.
+    Files go to `attachments`.
     """
 
     def __init__(
@@ -144,8 +179,10 @@ class SpoolReader:
         look_again: Callable[[], Registry],
         signer: Signer,
         hub_id: str,
+        attachments: Attachments,
     ) -> None:
         self._directories = directories
+        self._attachments = attachments
         self._inbox = inbox
         self._registry = registry
         self._look_again = look_again
@@ -223,7 +260,7 @@ class SpoolReader:
             raise _Later  # an earlier one of theirs waits, and must not be passed
         try:
             _check_recipient(envelope, registry, self._hub_id)
-            self._inbox.append(envelope.row(registry.generation(envelope.recipient)), Now.read())
+            self._store(spool, envelope, registry)
         except AlreadyStored:
             pass  # killed behind the commit, or sent by two ways
         except TooFast as error:
@@ -237,18 +274,24 @@ class SpoolReader:
             _log.info("taken in from the spool", id=envelope.id, sender=envelope.sender)
         spool.remove(name)
 
+    def _store(self, spool: _Spool, envelope: Envelope, registry: Registry) -> None:
+        row = envelope.row(registry.generation(envelope.recipient))
+        with self._attachments.adding(spool.files_of(envelope)) as added:
+            if {(file.digest, file.size) for file in added} != {(file.digest, file.size) for file in row.attachments}:
+                raise BadData("a file is not what was signed")
+            self._inbox.append(row, Now.read())
+
     def _proven(self, envelope: Envelope) -> Registry:
         """The registry that proves the signature; it is read anew before a signature is called false."""
+        why = ""
         for read in (self._registry, self._registry_now):
             registry = read()
             if registry is None:
                 raise _Later
-            agent = registry.agents.get(envelope.sender)
-            if agent and agent.key and verify(agent.key.public, envelope.signed_bytes(), envelope.signature):
-                if is_reserved(envelope.sender):
-                    break
+            why = _fault(envelope, registry.agents.get(envelope.sender), self._hub_id)
+            if not why:
                 return registry
-        raise _Refused(f"its signature is not by the enrolled key of {visible(envelope.sender)}")
+        raise _Refused(why)
 
     def _registry_now(self) -> Registry:
         if self._anew is None:
@@ -289,6 +332,31 @@ class SpoolReader:
         times = self._repeats.due((event, why), time.monotonic())
         if times is not None:
             _log.warning(event, why=why, times=times, **more)
+
+
+def _fault(envelope: Envelope, agent: Agent | None, hub_id: str) -> str:
+    """Why the envelope does not prove that its sender wrote it; empty when it does."""
+    name = visible(envelope.sender)
+    if agent is None or agent.key is None or is_reserved(envelope.sender):
+        return f"its signature is not by the enrolled key of {name}"
+    public = agent.key.public
+    if envelope.certificate:
+        try:
+            certificate = Certificate.decode(envelope.certificate)
+        except ValueError as error:
+            return f"its delegation is malformed: {error}"
+        if (certificate.principal, certificate.hub_id) != (envelope.sender, hub_id):
+            return f"its delegation is not for {name} at this hub"
+        if not verify(public, certificate.signed_bytes(), certificate.signature):
+            return f"its delegation is not by the enrolled key of {name}"
+        if certificate.delegate_key in agent.revoked_keys or certificate.window()[0] // NS < agent.key.since:
+            return "its delegation was revoked"
+        if label := window_fault(certificate.window(), envelope.created_ms / 1000):
+            return f"its delegation did not hold when it was written: {label}"
+        public = certificate.delegate_key
+    if not verify(public, envelope.signed_bytes(), envelope.signature):
+        return f"its signature is not by the {'delegated' if envelope.certificate else 'enrolled'} key of {name}"
+    return ""
 
 
 def _check_file(found: os.stat_result) -> None:
