@@ -292,8 +292,17 @@ assert 2 * _ATTEMPT_SECONDS <= SESSION_DEADLINE_SECONDS
 assert SESSION_RETRY_SECONDS <= ROW_RETRY_CAP_SECONDS
 # An envelope can no longer be taken once its id is forgotten: it has expired by then.
 assert MAX_TTL_SECONDS < KEEP_TAKEN_IDS_SECONDS
-# The largest body in base64, and the fields around it, fit an envelope: six names or ids, a media type, and the keys.
-assert MAX_BODY_BYTES * 4 // 3 + 2 * 6 * MAX_ID_BYTES + MAX_MEDIA_TYPE_BYTES + 1024 <= MAX_ENVELOPE_BYTES
+# The largest body in base64, and the fields around it, fit an envelope: six names or ids, a media type, the keys, a
+# certificate in base64, and the names of files, of which every character may be escaped, each with its size and digest.
+assert (
+    MAX_BODY_BYTES * 4 // 3
+    + 2 * 6 * MAX_ID_BYTES
+    + MAX_MEDIA_TYPE_BYTES
+    + 2 * MAX_CERTIFICATE_BYTES
+    + MAX_ATTACHMENTS * (6 * MAX_ID_BYTES + 160)
+    + 1024
+    <= MAX_ENVELOPE_BYTES
+)
 assert SPOOL_BATCH <= SPOOL_SCAN
 # A chain that changed is seen, and a row that nobody poked about is found, within a second.
 assert PUBLISHER_TICK_MS * 2 <= 1_000
