@@ -19,12 +19,14 @@ from daemon_process import until
 from mesh_independent_client import Client, append, chat, envelope, poll
 
 from wakehub.errors import Held
+from wakehub.intercom import ndjson
+from wakehub.intercom.channels import Channel
 from wakehub.intercom.connection import Connection
 from wakehub.intercom.election import lead
 from wakehub.intercom.leadership import Leadership
 from wakehub.intercom.mesh import Mesh, Post
 from wakehub.intercom.server import Server
-from wakehub.intercom.spooler import Errand
+from wakehub.intercom.spooler import Errand, Spooler
 from wakehub.limits import MAX_MESH_LINE_BYTES
 from wakehub.server.listener import Place
 
@@ -440,3 +442,14 @@ async def test_who_asks_and_reads_no_answer_is_let_go(autojump_clock):
                     theirs.send(line)
         assert host.mesh.sessions() == []
         assert ours.fileno() < 0
+
+
+async def test_a_bug_in_spooling_costs_an_error_not_the_hub(channel):
+    def broken() -> Channel:
+        raise ZeroDivisionError
+
+    post = Post(ndjson.chat("ann", "bob", "x", "room"), b"", ("bob",))
+    async with trio.open_nursery() as nursery:
+        errand = Spooler(nursery, broken, lambda post, session: None, QuietLog()).store(post)
+        await errand.done.wait()
+    assert post.failures == ["not stored for bob: internal error"]

@@ -106,9 +106,8 @@ class Channel:
     def reopen(self) -> None:
         """Open (and make) the directory again, where the path no longer is the one that is open; raises as `open`."""
         if not self.is_in_place():
-            anew = type(self).open(self.base, self.name)
-            self.close()
-            self.fd = anew.fd
+            with type(self).open(self.base, self.name) as anew:
+                os.dup2(anew.fd, self.fd, inheritable=False)  # in one step: a thread may be using it
 
     def close(self) -> None:
         """Close the descriptor; files opened before stay open."""

@@ -4,7 +4,6 @@ Existing clients unlink the socket of a hub that they think dead. So its path is
 anew under the lock where it no longer is ours.
 """
 
-import os
 from typing import Self
 
 from wakehub.intercom.channels import Channel
@@ -50,7 +49,7 @@ class Leadership:
     def hide(self) -> None:
         """Unlink the path while it is ours, and go on listening: whoever had connected before can still be taken."""
         if self.listener.look() is Place.OURS:
-            os.unlink(self.listener.path)
+            self.listener.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give everything up but the channel; the lock's file stays (F50)."""

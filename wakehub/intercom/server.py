@@ -58,7 +58,7 @@ class Server:
         async with trio.open_nursery() as process:
             process.start_soon(self._watch_signals)
             async with trio.open_nursery() as self._nursery:
-                self._spooler = Spooler(self._nursery, lambda: self._leadership.channel, self._stored)
+                self._spooler = Spooler(self._nursery, lambda: self._leadership.channel, self._stored, self._log)
                 with self._intake:
                     async with trio.open_nursery() as intake:
                         intake.start_soon(self._accept)
@@ -160,7 +160,7 @@ class Server:
                 self._log.warning("another hub leads by now", why=str(error))
                 self._intake.cancel()
                 return
-            except WakehubError as error:
+            except (OSError, WakehubError) as error:
                 self._tell("the socket cannot be bound anew", str(error))
                 continue
             if found is not Place.OURS:

@@ -6,6 +6,7 @@ its senders an error, and nobody else anything.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import trio
 
@@ -15,7 +16,7 @@ from wakehub.intercom.mesh import Post
 from wakehub.intercom.spool import Inbox
 from wakehub.visible import visible
 
-_THREADS = 64
+_THREADS = 24  # each has a file open, and the hub keeps 32 descriptors in reserve
 
 
 class Errand:
@@ -38,8 +39,13 @@ class Spooler:
     """Stores posts; `find_channel` gives the channel as it is now, `stored` is told of each (post, recipient)."""
 
     def __init__(
-        self, nursery: trio.Nursery, find_channel: Callable[[], Channel], stored: Callable[[Post, str], None]
+        self,
+        nursery: trio.Nursery,
+        find_channel: Callable[[], Channel],
+        stored: Callable[[Post, str], None],
+        logger: Any,
     ) -> None:
+        self._log = logger
         self._nursery = nursery
         self._find_channel = find_channel
         self._stored = stored
@@ -73,6 +79,9 @@ class Spooler:
                 )
             except WakehubError as error:
                 failure = visible(f"not stored for {session}: {error}")
+            except Exception:  # a bug costs these senders an error, not the hub
+                self._log.exception("spooling failed", session=session)
+                failure = f"not stored for {session}: internal error"
             for errand in batch:
                 if failure:
                     errand.post.failures.append(failure)
