@@ -169,17 +169,19 @@ class Intake:
             await self._look_forever()
 
     async def _look_forever(self) -> None:
-        self._spool.begin_like(spool.Inbox(self._channel, self._seat.session))  # what it has not read, the first time
         while True:
             try:
                 stamp = self._stamp()
+                if not self._spool.document():  # the first time it begins with what the session has not read
+                    self._spool.begin_like(spool.Inbox(self._channel, self._seat.session))
                 while stamp is not None and await trio.to_thread.run_sync(self.take):
                     pass
+                while self._stamp() == stamp:  # noqa: ASYNC110  # nothing portable tells of a file that grows
+                    await trio.sleep(RECORD_WATCH_MS / 1000)
             except (RecordBusy, TooFast, CannotCreate, Held) as error:
                 tell(f"{self._seat}: {error}; trying again")
                 await trio.sleep(RECORD_RETRY_SECONDS)
-                continue
-            while self._stamp() == stamp:  # noqa: ASYNC110  # nothing portable tells of a file that grows
+            except FileNotFoundError:  # the directory was taken away meanwhile: it is opened again
                 await trio.sleep(RECORD_WATCH_MS / 1000)
 
     def _stamp(self) -> files.Stamp | None:
