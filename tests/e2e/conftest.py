@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import daemon_process
 import pytest
 from independent_client import Agent, Bundle, Client, b64, sign, write_allowlist, write_owner_public
 
@@ -186,14 +187,7 @@ class HubProcess:
 
     # what it says
 
-    @staticmethod
-    def until(holds: Callable[[], Any], what: str) -> Any:
-        """Look again and again until `holds()` is true, and return that; for states that nothing announces."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := holds()):
-            assert time.monotonic() < deadline, f"it never came to pass: {what}"
-            time.sleep(0.005)
-        return found
+    until = staticmethod(daemon_process.until)
 
     def logs(self, event: str = "", **fields: Any) -> list[dict[str, Any]]:
         """The log entries of this run with that event and those fields, in order."""

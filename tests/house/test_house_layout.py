@@ -13,7 +13,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 ELSEWHERE = {
     "cli/mesh": "tests/intercom/test_intercom_cli_mail.py",  # its commands are run as processes, beside real hubs
-    "client/receipts": "tests/client/test_client_send.py",  # what a send is asked for and told: no logic of its own
+    "client/receipts": "tests/client/test_client_send.py",  # what a send is asked for and told
     "intercom/connection": "tests/intercom/test_intercom_server.py",  # seen from the other end of its socket
     "intercom/spooler": "tests/intercom/test_intercom_server.py",  # seen in the inboxes of a hub
 }

@@ -1,5 +1,6 @@
 """One small world: an owner, an agent, a signed allowlist on disk, and the hellos that people may try with it."""
 
+import os
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,3 +50,18 @@ class World:
         nonce = secrets.token_bytes(32)
         signature = bundle.delegate.sign(transcript.hello(HUB.encode(), nonce, name.encode(), topics))
         return Claim(name, bundle.delegate.public, signature, bundle.certificate, topics, nonce)
+
+
+def make_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir(0o700)

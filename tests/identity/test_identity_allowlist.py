@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from identity_world import AGENT, NOW, World
+from identity_world import AGENT, NOW, World, make_directory, make_link, make_pipe
 
 from wakehub import files
 from wakehub.identity import allowlist, stamps
@@ -378,21 +378,6 @@ def test_labels_of_a_file_that_cannot_be_used(world: World) -> None:
     assert label(world) == "unsafe"
     world.publish()
     assert label(world) == "usable"
-
-
-def make_link(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
-
-
-def make_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path, 0o600)
-
-
-def make_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir(0o700)
 
 
 @pytest.mark.parametrize("make", [make_link, make_pipe, make_directory])

@@ -16,6 +16,7 @@ import pytest
 from daemon_process import started
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from identity_world import make_directory, make_link, make_pipe
 
 from wakehub import files
 from wakehub.errors import BadData, CannotCreate, Exit, Unsafe
@@ -273,21 +274,6 @@ def test_a_full_log_takes_no_line(log: AuditLog, monkeypatch: pytest.MonkeyPatch
 
 def make_open(path: Path) -> None:
     path.chmod(0o644)
-
-
-def make_link(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
-
-
-def make_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path, 0o600)
-
-
-def make_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir(0o700)
 
 
 @pytest.mark.parametrize("make", [make_open, make_link, make_pipe, make_directory])

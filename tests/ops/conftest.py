@@ -8,6 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from daemon_process import Daemon
+
+from wakehub import config as configuration
+from wakehub.client.home import ensure_home
+from wakehub.config import Config
+from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.store import Inbox
 
 Serve = Callable[[Callable[[socket.socket], object]], Path]
 
@@ -55,3 +62,27 @@ def serve(short: Path) -> Iterator[Serve]:
         thread.join()
     for listener in listeners:
         listener.close()
+
+
+@pytest.fixture
+def config(short: Path) -> Config:
+    """An instance that was begun; nothing runs."""
+    made = configuration.load({"WAKEHUB_HOME": str(short)})
+    ensure_home(made)
+    return made
+
+
+@pytest.fixture
+def inbox(config: Config) -> Iterator[Inbox]:
+    with SqliteInbox.open(config.paths.record) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Config]:
+    """One instance with hub and publisher, for the tests that leave it as it is."""
+    home = Path(tempfile.mkdtemp(prefix="wd", dir="/tmp"))
+    with Daemon(home, "up") as up:
+        up.says("ready: the hub answers")
+        yield configuration.load({"WAKEHUB_HOME": str(home)})
+    shutil.rmtree(home)

@@ -7,12 +7,10 @@ import os
 import re
 import resource
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -58,16 +56,6 @@ def config(short: Path) -> Config:
     SqliteInbox.open(config.paths.record).close()
     ensure_agent(config, "alice")
     return config
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Config]:
-    """One instance with hub and publisher, for the tests that leave it as it is."""
-    home = Path(tempfile.mkdtemp(prefix="wd", dir="/tmp"))
-    with Daemon(home, "up") as up:
-        up.says("ready: the hub answers")
-        yield Config.at(choose({"WAKEHUB_HOME": str(home)}))
-    shutil.rmtree(home)
 
 
 def line(config: Config, check: str) -> Line:

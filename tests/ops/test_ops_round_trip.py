@@ -4,13 +4,11 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -59,16 +57,6 @@ def config(short: Path) -> Config:
     ensure_home(config, explicit=True)
     SqliteInbox.open(config.paths.record).close()
     return config
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Config]:
-    """One instance with hub and publisher, for the tests that leave it as it is."""
-    home = Path(tempfile.mkdtemp(prefix="wd", dir="/tmp"))
-    with Daemon(home, "up") as up:
-        up.says("ready: the hub answers")
-        yield Config.at(choose({"WAKEHUB_HOME": str(home)}))
-    shutil.rmtree(home)
 
 
 @pytest.fixture

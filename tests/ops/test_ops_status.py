@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease
 from wakehub.inbox.rows import NewRow
-from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Inbox
 from wakehub.limits import LEASE_VOID_SECONDS, OVERDUE_SECONDS
 from wakehub.ops import status
@@ -45,12 +44,6 @@ def config(short: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     made = configuration.load()
     ensure_home(made)
     return made
-
-
-@pytest.fixture
-def inbox(config: Config) -> Iterator[Inbox]:
-    with SqliteInbox.open(config.paths.record) as opened:
-        yield opened
 
 
 def at(seconds: float) -> Now:

@@ -44,19 +44,6 @@ def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "NOW", Now.read())
 
 
-@pytest.fixture
-def config(short: Path) -> Config:
-    made = configuration.load({"WAKEHUB_HOME": str(short)})
-    ensure_home(made)
-    return made
-
-
-@pytest.fixture
-def inbox(config: Config) -> Iterator[Inbox]:
-    with SqliteInbox.open(config.paths.record) as opened:
-        yield opened
-
-
 def put(inbox: Inbox, to: str = "alice") -> None:
     inbox.append(NewRow("bob", to, b"hello"), Now.read())
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from daemon_process import Daemon, until
 
 from wakehub import config as configuration
 from wakehub.client import spool
-from wakehub.client.home import ensure_agent, ensure_home
+from wakehub.client.home import ensure_agent
 from wakehub.config import Config
 from wakehub.errors import BadData, Exit
 from wakehub.identity import enrolment
@@ -22,25 +21,11 @@ from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.leases import Lease
 from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import signer
-from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Inbox
 from wakehub.limits import KEEP_HANDED_OFF_SECONDS, OVERDUE_SECONDS
 from wakehub.ops import why
 from wakehub.ops.why import Life, Spooled, trace
 from wakehub.processes import ProcessId
-
-
-@pytest.fixture
-def config(short: Path) -> Config:
-    made = configuration.load({"WAKEHUB_HOME": str(short)})
-    ensure_home(made)
-    return made
-
-
-@pytest.fixture
-def inbox(config: Config) -> Iterator[Inbox]:
-    with SqliteInbox.open(config.paths.record) as opened:
-        yield opened
 
 
 def put(inbox: Inbox, ago_s: float = 0, **fields: object) -> str:

@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from daemon_process import stand_in_for_up
+from daemon_process import PATIENCE_S, stand_in_for_up, until
 
 from wakehub import config
 from wakehub.client.home import AgentKey, ensure_agent, ensure_home
@@ -20,7 +19,6 @@ from wakehub.inbox.signing import signer
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.relay.message import Message
 
-PATIENCE_S = 20.0
 BORN_MS = 1_800_000_000_000
 
 _KILLED = """
@@ -94,15 +92,6 @@ def row(body: bytes | str = "hello", **fields: Any) -> Row:
 
 def message(body: bytes | str = "hello", *, verified: Any = "yes", after_s: float = 4, **fields: Any) -> Message:
     return Message(row(body, **fields), verified, BORN_MS + round(after_s * 1000))
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    """Look again and again until `holds()` is true, and return that; for what nothing announces."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"it never came to pass: {what}"
-        time.sleep(0.005)
-    return found
 
 
 class World:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from relay_world import World, ended, message, stopped, until
+from daemon_process import until
+from relay_world import World, ended, message, stopped
 
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.rows import Attachment

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from relay_world import until
+from daemon_process import until
 
 from wakehub.client.claude_sessions import Session
 from wakehub.processes import arguments

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from relay_world import World, ended, killed_at, message, stopped, until
+from daemon_process import until
+from relay_world import World, ended, killed_at, message, stopped
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from wakehub.errors import Exit, WakehubError

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from relay_world import World, ended, read_block, stopped, until
+from daemon_process import until
+from relay_world import World, ended, read_block, stopped
 
 from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from relay_world import PATIENCE_S, World, read_block, stopped, until
+from daemon_process import PATIENCE_S, until
+from relay_world import World, read_block, stopped
 
 
 class Tree:

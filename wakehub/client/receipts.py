@@ -3,7 +3,9 @@
 A `Receipt` is said the moment it is known. Nothing here says "delivered": the states are what was proven.
 """
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -64,6 +66,30 @@ class Receipt:
     row_id: str
     after_ms: float
     detail: str = ""
+
+
+@dataclass(slots=True)
+class Receipts:
+    """Says each receipt at once and keeps it."""
+
+    tell: Callable[[Receipt], None]
+    began: float = field(default_factory=time.monotonic)
+    said: list[Receipt] = field(default_factory=list)
+
+    def say(self, state: State, row_id: str = "", detail: str = "") -> None:
+        """Tell now what became known."""
+        receipt = Receipt(state, row_id, (time.monotonic() - self.began) * 1000, detail)
+        self.said.append(receipt)
+        self.tell(receipt)
+
+    def note(self, detail: str) -> None:
+        """Tell what is no state of a message."""
+        self.say(State.NOTE, detail=detail)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the send began."""
+        return time.monotonic() - self.began
 
 
 @dataclass(frozen=True, slots=True)

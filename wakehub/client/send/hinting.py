@@ -1,0 +1,89 @@
+"""Having the recipients woken: by the publisher, by one that is started now, or over a session of this process."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from wakehub.client import advice, background, own_sessions
+from wakehub.client.poke import Answer, Missing, poke
+from wakehub.client.receipts import Receipts, SendRequest, State
+from wakehub.config import Config
+from wakehub.errors import ErrorCode
+from wakehub.inbox.rows import Row
+from wakehub.inbox.store import Inbox
+from wakehub.limits import MAX_BACKSTOP_SECONDS
+from wakehub.processes import is_stopped
+from wakehub.visible import visible
+
+_BACKSTOP: Final = f"read within {MAX_BACKSTOP_SECONDS} s by the backstop"
+
+
+def hint(
+    config: Config,
+    request: SendRequest,
+    rows: Sequence[Row],
+    inbox: Inbox,
+    receipts: Receipts,
+    environ: Mapping[str, str],
+) -> None:
+    """Have the recipient of each of `rows` woken, and say what became of it; raises nothing for what is in the way."""
+    if request.row_class == "fyi":
+        receipts.note(f"fyi wakes nobody; {_BACKSTOP}")
+        return
+    by_id = {row.id: row for row in rows}
+    left: dict[str, Answer | Missing] = {}
+    for row_id, outcome in _poked(config, list(by_id), receipts, environ):
+        if isinstance(outcome, Answer) and outcome.state != "hub_down":
+            receipts.say(*_answered(outcome, by_id[row_id].recipient))
+        else:
+            left[row_id] = outcome
+    for answer in own_sessions.wake(config.hub_socket, [by_id[row_id] for row_id in left], inbox) if left else ():
+        del left[answer.row_id]
+        receipts.say(*_answered(answer, by_id[answer.row_id].recipient))
+    next_steps: dict[str, None] = {}
+    for row_id, outcome in left.items():
+        why, remedy = _unanswered(config, outcome, environ)
+        receipts.say(State.NOT_HINTED, row_id, f"{why}; {_BACKSTOP}")
+        next_steps[remedy] = None
+    for remedy in next_steps:
+        receipts.note(f"next: {remedy}")
+
+
+def _poked(
+    config: Config, ids: Sequence[str], receipts: Receipts, environ: Mapping[str, str]
+) -> Iterator[tuple[str, Answer | Missing]]:
+    """What the publisher answers for each row; when there is none, one is started if that is for us to do."""
+    outcomes = poke(config.paths.publish_socket, ids)
+    first = next(outcomes)
+    if first[1] is Missing.ABSENT and background.start(config, receipts.note, environ):
+        return poke(config.paths.publish_socket, ids)
+    return itertools.chain([first], outcomes)
+
+
+def _answered(answer: Answer, recipient: str) -> tuple[State, str, str]:
+    if answer.state == "hinted":
+        return State.HINTED, answer.row_id, ""
+    if answer.code == ErrorCode.UNKNOWN:
+        absent = f"{visible(recipient)} has not connected since the hub started; read when it listens"
+        return State.NOT_HINTED, answer.row_id, absent
+    return State.HINT_REFUSED, answer.row_id, f"{answer.code}; {_BACKSTOP}"
+
+
+def _unanswered(config: Config, outcome: Answer | Missing, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Why nobody was woken, and what to do about the publisher, or the hub with which it has no session."""
+    match outcome:
+        case Missing.ABSENT:
+            why = advice.PUBLISHER.why_absent(config.paths)
+            return why, advice.to_start(config.paths, advice.PUBLISHER, environ)
+        case Missing.SILENT:
+            return advice.to_answer(config.paths, advice.PUBLISHER)
+        case Missing.DENIED:
+            allow = f"allow it Unix socket {visible(str(config.paths.publish_socket))}"
+            return f"{outcome.value}; {allow}", allow
+        case Missing.GARBLED:
+            return outcome.value, "wakehub doctor"
+    holder = advice.HUB.holder(config.paths)
+    if holder is None:
+        return "the hub is down", advice.to_start(config.paths, advice.HUB, environ)
+    remedy = advice.to_answer(config.paths, advice.HUB)[1] if is_stopped(holder.pid) else "wakehub doctor"
+    return f"the hub, pid {holder.pid}, does not answer the publisher", remedy
