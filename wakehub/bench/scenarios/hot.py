@@ -39,7 +39,7 @@ def measure(bench: Bench) -> list[Table]:
     table = Table("hot", f"Hot: 256 closed-loop pairs over {AGENTS} connections, {apart}", _COLUMNS)
     table.notes.append("* computed: what one core would carry at that cost, were there nothing else")
     table.notes.append("half load: wakes are due at even intervals, and a late one counts from when it was due")
-    seconds = 0.3 if bench.quick else 0.8
+    seconds = 0.3 if bench.quick else 0.6
     with bench.systems(AGENTS, Places.apart()) as systems:
         found: dict[str, list[dict[str, Any]]] = {system.name: [] for system in systems}
         half: dict[str, list[dict[str, Any]]] = {system.name: [] for system in systems}

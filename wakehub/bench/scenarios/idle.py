@@ -16,10 +16,10 @@ _COLUMNS: Final = (
 
 
 def measure(bench: Bench) -> list[Table]:
-    """The least of the halves counts nothing away: both are shown in the rounds."""
+    """Our hub alone, in two halves, which both are in the rounds."""
     table = Table("idle", f"CPU of the hub with {AGENTS} agents", _COLUMNS)
     places = Places.apart()
-    seconds = bench.choose(full=4, quick=1)
+    seconds = bench.choose(full=3, quick=1)
     system = System(Wakehub(), bench.stage, AGENTS, server=places.server, client=places.client)
     try:
         for state, do in (("silent", "quiet"), ("one wake per agent and second", "pulse")):

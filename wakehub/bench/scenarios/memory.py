@@ -37,7 +37,7 @@ def measure(bench: Bench) -> list[Table]:
             system.grow(agents)
             found = cpu.memory(pid)
             _row(table, f"{agents} agents", found, _each(found, empty, agents))
-        long = 60 if bench.rounds >= THOROUGH else 10
+        long = 60 if bench.rounds >= THOROUGH else 8
         until = time.monotonic() + bench.choose(full=long, quick=1)
         wakes = 0
         while wakes < WAKES and time.monotonic() < until:
