@@ -257,6 +257,7 @@ CONFORMANCE_FLOOD_FRAMES: Final = 20_000
 
 # --- ours: the benchmark ---
 BENCH_PATIENCE_SECONDS: Final = 30
+BENCH_DESCRIPTORS: Final = 1_200
 
 # --- relations ---
 assert MAX_FRAME_BYTES == 1304

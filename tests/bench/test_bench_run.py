@@ -37,7 +37,7 @@ def test_too_few_descriptors_are_reported_before_anything_starts(monkeypatch):
         raise ValueError(limits)
 
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    with pytest.raises(Unavailable, match=r"only 256 files.*ulimit -Hn 4096"):
+    with pytest.raises(Unavailable, match=r"only 256 files.*ulimit -n 1200"):
         run.raise_descriptors()
 
 
@@ -46,7 +46,7 @@ def test_the_soft_limit_is_raised_where_the_hard_one_allows_it(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 8192))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
     run.raise_descriptors()
-    assert asked == [(4096, 8192)]
+    assert asked == [(1200, 8192)]
 
 
 def test_a_directory_that_cannot_be_had_is_said(monkeypatch):

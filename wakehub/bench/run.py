@@ -16,7 +16,7 @@ from wakehub.bench.scenarios import Bench
 from wakehub.bench.stage import Stage
 from wakehub.bench.systems import Epoll, Kind, Socketpair, Wakehub
 from wakehub.errors import Unavailable
-from wakehub.limits import WANTED_DESCRIPTORS
+from wakehub.limits import BENCH_DESCRIPTORS
 
 SCENARIOS: Final = ("latency", "fanout", "hot", "rejoin", "memory", "idle", "endtoend", "record", "crash")
 
@@ -113,13 +113,13 @@ def _teller(tell: Callable[[str], None], name: str) -> Callable[[str], None]:
 def raise_descriptors() -> None:
     """Make room for the load client's sockets, which children inherit; raises `Unavailable` (69) when there is none."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= WANTED_DESCRIPTORS:
+    if soft == resource.RLIM_INFINITY or soft >= BENCH_DESCRIPTORS:
         return
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED_DESCRIPTORS, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (BENCH_DESCRIPTORS, hard))
         return
     raise Unavailable(
         f"only {soft} files may be open",
-        why=f"the load client needs up to {WANTED_DESCRIPTORS}, and the hard limit is {hard}",
-        remedy=f"ulimit -Hn {WANTED_DESCRIPTORS}, or LimitNOFILE= of the service this runs in",
+        why=f"512 agents with two connections each need {BENCH_DESCRIPTORS}, and the hard limit is {hard}",
+        remedy=f"ulimit -n {BENCH_DESCRIPTORS}, or LimitNOFILE= of the service this runs in",
     )
