@@ -99,6 +99,18 @@ def test_one_who_waits_is_told_at_once(mesh):
     assert json.loads((mesh.base / "rowan.out").read_bytes())["count"] == 1
 
 
+def test_a_hub_that_is_only_slow_stores_nothing_twice(mesh):
+    """F21, F47: a sender that waited in vain puts its message into the spool; the hub then finds it done."""
+    hub = mesh.hub()
+    hub.send_signal(signal.SIGSTOP)
+    assert send(mesh, "once")["status"] == "fallback_spooled"
+    hub.send_signal(signal.SIGCONT)
+    assert send(mesh, "then")["status"] == "spooled_offline"
+    hub.send_signal(signal.SIGTERM)
+    assert hub.wait(60) == 0
+    assert [each["payload"]["text"] for each in mesh.spooled("rowan")] == ["once", "then"]
+
+
 def test_a_broadcast_reaches_who_is_connected_and_not_its_sender(mesh):
     listen(mesh, "rowan")
     listen(mesh, "nova")

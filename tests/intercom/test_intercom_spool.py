@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -308,6 +309,23 @@ def test_an_id_is_found_read_or_unread(inbox):
     assert inbox.find(one.id) == one
     assert not inbox.find(f"{one.id}x")
     assert not inbox.find("")
+
+
+def test_what_is_to_be_there_once_is_left_out_where_it_lies(inbox):
+    """A sender that gave up on a hub, and the hub that was only slow, store one message once."""
+    one = ndjson.chat("ann", "bob", "1", "room")
+    asked = replace(one, extra={"receipt": True}).line()
+    other = replace(one, payload={"text": "another under the same id"}).line()
+    inbox.append([one.line()])
+    inbox.append([line("2"), asked, other, line("3")], {asked, other})
+    inbox.append([asked], {asked})
+    assert taken(inbox) == ["1", "2", "another under the same id", "3"]
+    inbox.append([asked])
+    assert taken(inbox) == []  # a reader knows it, too
+    inbox.append([line("x" * 1000) for _ in range(1100)])
+    size = inbox.stamp().size
+    inbox.append([asked], {asked})
+    assert inbox.stamp().size > size, "only the end is looked at"
 
 
 def test_a_second_reader_may_begin_where_the_first_one_is(channel, inbox):

@@ -265,8 +265,9 @@ def _missing(channel: Channel, envelope: Envelope) -> list[str]:
 
 def _put(channel: Channel, envelope: Envelope) -> Sent:
     """Spool it ourselves where it is missing."""
+    line = envelope.line()
     for session in _missing(channel, envelope):
-        Inbox(channel, session).append([envelope.line()])
+        Inbox(channel, session).append([line], {line})
     return Sent("fallback_spooled", envelope)
 
 

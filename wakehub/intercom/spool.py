@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -89,8 +89,11 @@ class Inbox:
 
     # --- writing ---
 
-    def append(self, lines: Sequence[bytes]) -> None:
+    def append(self, lines: Sequence[bytes], once: Collection[bytes] = ()) -> None:
         """Append whole lines, each with its newline, in one write: all of them or none.
+
+        Those of `once` are left out where the same message lies in the last MiB already: a sender whom nobody answered
+        puts it there by itself, and whoever was only slow finds it done.
 
         Raises `WakehubError` when that cannot be (disk full, lock not released in time, no file of ours); nothing
         half-written is left then.
@@ -99,8 +102,11 @@ class Inbox:
         with self._locked(_APPEND) as fd:
             size = os.fstat(fd).st_size
             start = b"" if not size or os.pread(fd, 1, size - 1) == b"\n" else b"\n"
+            if once:
+                tail = os.pread(fd, MESH_COMPACT_BYTES, max(0, size - MESH_COMPACT_BYTES))
+                lines = [line for line in lines if line not in once or not _lies_in(tail, line)]
             try:
-                files.write_all(fd, start + b"".join(lines))
+                files.write_all(fd, start + b"".join(lines) if lines else b"")
             except OSError as error:
                 os.ftruncate(fd, size)
                 raise CannotCreate(
@@ -358,6 +364,20 @@ def _lines(file: Any) -> Iterator[tuple[bytes | None, int]]:
         if not part.endswith(b"\n"):
             return
         yield (line if length <= MAX_MESH_LINE_BYTES else None), length
+
+
+def _lies_in(data: bytes, line: bytes) -> bool:
+    """Whether the message that `line` says lies among the lines of `data`, in whatever form it was written."""
+    envelope = ndjson.parse(line)
+    wanted = json.dumps(envelope.id).encode()  # as it is written, so that most lines need no parsing
+    at = data.find(wanted)
+    while at >= 0:
+        begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+        with contextlib.suppress(ndjson.Refusal):
+            if end >= 0 and _digest(ndjson.parse(data[begin:end])) == _digest(envelope):
+                return True
+        at = data.find(wanted, end) if end >= 0 else -1
+    return False
 
 
 def _digest(envelope: Envelope) -> str:

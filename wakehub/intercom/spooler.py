@@ -5,7 +5,7 @@ copies in the order of the spool. A lock that is held, or a FIFO in the inbox's 
 its senders an error, and nobody else anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
@@ -73,9 +73,9 @@ class Spooler:
             self._waiting[session] = []
             failure = ""
             try:
-                lines = [errand.post.line for errand in batch]
+                posts = [errand.post for errand in batch]
                 await trio.to_thread.run_sync(
-                    self._append, session, lines, abandon_on_cancel=True, limiter=self._threads
+                    self._append, session, posts, abandon_on_cancel=True, limiter=self._threads
                 )
             except WakehubError as error:
                 failure = visible(f"not stored for {session}: {error}")
@@ -90,8 +90,9 @@ class Spooler:
                 errand.is_through_with_one()
         del self._waiting[session]
 
-    def _append(self, session: str, lines: list[bytes]) -> None:
+    def _append(self, session: str, posts: Sequence[Post]) -> None:
+        once = {post.line for post in posts if post.envelope.wants_receipt}  # such a sender may have given up on us
         try:
-            Inbox(self._find_channel(), session).append(lines)
+            Inbox(self._find_channel(), session).append([post.line for post in posts], once)
         except OSError as error:  # the directory went away beneath us
             raise WakehubError(f"its inbox cannot be written: {error.strerror}") from error
