@@ -331,13 +331,13 @@ def test_a_listener_is_given_what_its_flags_say(wakehub, monkeypatch):
     monkeypatch.setattr("wakehub.relay.loop.run", lambda config, options: given.append(options) or Exit.NOTHING)
     line = (
         "listen --as a --as b --namespace acme/ --format agent --once --wait 1m --from bob --take-over --poll 5 "
-        "--state-dir /x --hub-id other"
+        "--status --state-dir /x --hub-id other"
     )
     assert wakehub(*line.split()).status == Exit.NOTHING
     (options,) = given
     assert (options.names, options.namespaces, options.format) == (("a", "b"), ("acme/",), "agent")
     assert (options.once, options.wait_s, options.sender, options.take_over) == (True, 60, "bob", True)
-    assert (options.acknowledge, options.poll_s) == (True, 5)
+    assert (options.acknowledge, options.poll_s, options.status) == (True, 5, True)
 
 
 def test_a_prepared_send_waits_for_its_text_with_all_its_code_in_memory(home):

@@ -201,7 +201,7 @@ def test_ack_before_there_is_a_record(wakehub, home):
 
 def test_ack_while_another_process_listens(wakehub, send, process):
     row_id = send("alice")
-    words = [sys.executable, "-P", "-m", "wakehub", "listen", "--as", "alice", "--format", "json", "--from", "nobody"]
+    words = [sys.executable, "-P", "-m", "wakehub", "listen", "--as", "alice", "--from", "nobody", "--status"]
     with started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listener:
         assert listener.stderr is not None
         assert any(b"listening as" in line for line in listener.stderr)
@@ -210,3 +210,6 @@ def test_ack_while_another_process_listens(wakehub, send, process):
         assert f"pid {listener.pid}" in found.out
         assert agent(wakehub, "alice")["listener"]["pid"] == listener.pid
         assert f"pid {listener.pid} listens" in wakehub("agents").out
+        assert agent(wakehub, "alice")["listener"]["status"] == "running"
+        assert "· running" in wakehub("agents").out
+        assert "· running" in wakehub("status").out

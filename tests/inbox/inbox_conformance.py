@@ -1003,6 +1003,18 @@ class InboxConformance:
         assert other.leases.find(lease.token) == lease
         assert other.leases.live(START) == [lease]
 
+    def test_a_listener_says_what_it_says_until_it_ends(self, inbox: Inbox, other: Inbox) -> None:
+        lease = listen(inbox, "alice", "acme/", status="running")
+        assert listen(inbox, "bob").status == ""
+        for found in (other.leases.find(lease.token), other.leases.holder("alice", START), *other.leases.live(START)):
+            assert found is not None
+            assert found.status == ("" if "bob" in found.names else "running")
+        renewed = inbox.leases.renew(lease.token, at(1))
+        assert renewed is not None
+        assert renewed.status == "running"
+        inbox.leases.release(lease.token, at(2))
+        assert listen(inbox, "alice", now=at(2)).status == ""
+
     def test_a_take_over_displaces_at_once_and_tells_by_whom(self, inbox: Inbox, other: Inbox) -> None:
         old = listen(inbox, "alice", "bob")
         new = listen(other, "alice", now=at(5), take_over=True)

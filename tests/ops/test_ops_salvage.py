@@ -1,10 +1,12 @@
 """`doctor --repair`: the bad file is kept, what can be read is saved, nobody is repaired under (fault F68)."""
 
+import contextlib
 import json
 import os
 import random
 import re
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -294,11 +296,16 @@ def test_under_somebody_who_uses_it_nothing_is_repaired(world: World, user: Call
     assert repair(world.config).kept_as is not None
 
 
-def test_a_live_lease_is_somebody_too(world: World) -> None:
-    """A listener of which no lock tells: its lease does, for as long as it counts."""
+@pytest.mark.parametrize("schema", [2, 3])
+def test_a_live_lease_is_somebody_too(world: World, schema: int) -> None:
+    """A listener of which no lock tells: its lease does, for as long as it counts; also one of an older release."""
     world.put(world.data)
     with SqliteInbox.open(world.record) as inbox:
         inbox.leases.acquire(["agent-1"], ProcessId.own(), "agent-1", Now.read())
+    if schema == 2:
+        with contextlib.closing(sqlite3.connect(world.record, isolation_level=None)) as raw:
+            raw.execute("ALTER TABLE lease DROP COLUMN status")
+            raw.execute("PRAGMA user_version = 2")
     world.data = world.record.read_bytes()
     world.flip(3)
     with pytest.raises(Held, match=rf"pid {os.getpid()}, which listens as agent-1"):

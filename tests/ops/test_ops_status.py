@@ -84,7 +84,7 @@ def test_a_name_with_everything_that_is_to_be_known(config: Config, inbox: Inbox
         "name": "alice",
         "state": "never_enrolled",
         "presence": "listening",
-        "listener": {"names": ["alice"], "pid": os.getpid(), "host": "here", "since_ms": at(1).ms},
+        "listener": {"names": ["alice"], "pid": os.getpid(), "host": "here", "since_ms": at(1).ms, "status": ""},
         "last_listened_ms": None,
         "unread": 1,
         "oldest_ms": at(2).ms,

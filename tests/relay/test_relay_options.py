@@ -17,6 +17,7 @@ from wakehub.relay.options import ListenOptions, ToClaude, ToFile, ToHook
         ({"once": True, "wait_s": float("inf")}, "seconds"),
         ({"once": True, "wait_s": float("nan")}, "seconds"),
         ({"acknowledge": False, "take_over": True}, "leave one"),
+        ({"acknowledge": False, "status": True}, "--status"),
         ({"namespaces": ("acme",)}, "--namespace acme/"),
         ({"to": ToHook(("cat",)), "acknowledge": False}, "the backend"),
         ({"to": ToFile(Path("/x")), "format": "json"}, "--opt format="),

@@ -114,6 +114,7 @@ def _add_listen(commands: Commands) -> None:
     listen.add_argument("--no-ack", action="store_true", help="look only: nothing is acknowledged, no name is taken")
     listen.add_argument("--from", dest="sender", metavar="ADDR", help="take only messages from this address")
     listen.add_argument("--take-over", action="store_true", help="take the name from the process that holds it")
+    listen.add_argument("--status", action="store_true", help="publish in `status` and `agents`: running")
     listen.add_argument(
         "--poll",
         type=words.duration(least=1, most=MAX_BACKSTOP_SECONDS),
@@ -167,6 +168,7 @@ def run_listen(args: argparse.Namespace) -> int:
         sender=args.sender,
         take_over=args.take_over,
         poll_s=args.poll,
+        status=args.status,
         to=relay.destination(args),
     )
     return loop.run(instance(args), options)

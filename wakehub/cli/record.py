@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
         run_agents,
         examples=("wakehub agents", "wakehub agents --json"),
         json_keys="agents (name, state, generation, enrolled_at, closed_at, listener (names, pid, "
-        "since_ms), last_listened_ms, unread, oldest_ms)",
+        "since_ms, status), last_listened_ms, unread, oldest_ms)",
     )
     inbox = commands.add(
         "inbox",
@@ -125,7 +125,13 @@ def _listening(inbox: "Inbox | None", name: str, now: "Now") -> dict[str, Any]:
     found = presence(inbox.leases, name, now) if inbox else None
     lease, last = (found.listener, found.last) if found else (None, None)
     return {
-        "listener": lease and {"names": list(lease.names), "pid": lease.process.pid, "since_ms": lease.since_ms},
+        "listener": lease
+        and {
+            "names": list(lease.names),
+            "pid": lease.process.pid,
+            "since_ms": lease.since_ms,
+            "status": lease.status,
+        },
         "last_listened_ms": last and last.ended_ms,
     }
 
@@ -143,6 +149,8 @@ def _in_words(agent: dict[str, Any], now: "Now") -> str:
     parts = [agent["state"].replace("_", " ")]
     if agent["listener"]:
         parts.append(f"pid {agent['listener']['pid']} listens for {ago(agent['listener']['since_ms'])}")
+        if agent["listener"]["status"]:
+            parts.append(visible(agent["listener"]["status"]))
     elif agent["last_listened_ms"] is not None:
         parts.append(f"nobody listens since {ago(agent['last_listened_ms'])}")
     else:

@@ -7,7 +7,7 @@ from wakehub.cli.instance import instance
 from wakehub.cli.parser import Commands
 from wakehub.errors import Exit, Unavailable
 
-_KEYS = "name, state, presence, listener (names, pid, host, since_ms), last_listened_ms, unread, oldest_ms, "
+_KEYS = "name, state, presence, listener (names, pid, host, since_ms, status), last_listened_ms, unread, oldest_ms, "
 
 
 def add(commands: Commands) -> None:

@@ -23,6 +23,7 @@ class Lease:
 
     `agent_id` is the id of its hub session, `session` the logical session (`$WAKEHUB_SESSION`), `host` the machine's
     name. `since_ms` and `renewed_ms` are wall-clock milliseconds, `renewed_mono_ms` is on the clock of `process.boot`.
+    `status` is what it says about its agent to everybody who looks; empty: nothing.
     """
 
     names: tuple[str, ...]
@@ -34,6 +35,7 @@ class Lease:
     since_ms: int
     renewed_ms: int
     renewed_mono_ms: int
+    status: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Leases(Protocol):
         session: str | None = None,
         host: str = "",
         take_over: bool = False,
+        status: str = "",
     ) -> Lease | HeldBy:
         """Take every one of `names` under one new token, or none of them.
 

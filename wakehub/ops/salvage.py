@@ -54,7 +54,7 @@ _SIDECARS: Final = ("-wal", "-shm")
 _MARK: Final = b"wakehub: repair\0"  # in the place of SQLite's own
 _HEAD_BYTES: Final = 100  # of the mark and the name of the copy behind it
 _LOCK_BYTES: Final = (0x4000_0000, 512)  # where SQLite locks a file (its file format, §1.3.2): begin and length
-_LEASE_COLUMNS: Final = 13
+_LEASE_COLUMNS: Final = (13, 14)  # the last one came with schema 3
 _SHOWN: Final = 3
 _REFUSED: Final = "the record is not repaired"
 _STOP: Final = "stop that first, then run this again"
@@ -290,7 +290,7 @@ def _check_leases(source: PageFile) -> None:
     """Raise `Held` while somebody holds a name: a listener may have the record open where no lock tells of it."""
     now = Now.read()
     for found in source.entries():
-        if found.owner == "lease" and len(found.values) == _LEASE_COLUMNS and (who := _live(found, now)):
+        if found.owner == "lease" and len(found.values) in _LEASE_COLUMNS and (who := _live(found, now)):
             raise _in_use(who)
 
 
@@ -299,7 +299,7 @@ def _live(found: Found, now: Now) -> str:
     match found.values:
         case (str(name), bytes(), str(), int(pid), str(started), str(boot), int(namespace), _, str(), int(), *rest):
             match rest:
-                case (int(renewed_ms), int(renewed_mono_ms), _):
+                case (int(renewed_ms), int(renewed_mono_ms), _, *_):
                     process = ProcessId(pid, started, boot, namespace)
                     if leases.is_live(process, renewed_ms, renewed_mono_ms, now):
                         return f"pid {pid}, which listens as {visible(name)},"

@@ -250,6 +250,7 @@ def _listener(lease: Lease | None) -> dict[str, Any] | None:
         "pid": lease.process.pid,
         "host": lease.host,
         "since_ms": lease.since_ms,
+        "status": lease.status,
     }
 
 
@@ -276,7 +277,8 @@ def _presence_words(found: Presence, now: Now) -> Iterable[str]:
     if since_ms is None:
         return ["nobody listened yet"]
     if found.listener is not None:
-        return [f"pid {found.listener.process.pid} listens for {ago(now, since_ms)}"]
+        status = [found.listener.status] if found.listener.status else []
+        return [f"pid {found.listener.process.pid} listens for {ago(now, since_ms)}", *status]
     return [f"nobody listens since {ago(now, since_ms)}"]
 
 

@@ -35,6 +35,7 @@ from wakehub.relay.peek import Peek
 from wakehub.visible import visible
 
 _STDOUT: Final = 1
+_RUNNING: Final = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ def _acquire(inbox: Inbox, names: Names, options: ListenOptions, environ: Mappin
         session=options.session or environ.get("WAKEHUB_SESSION") or None,
         host=socket.gethostname(),
         take_over=options.take_over,
+        status=_RUNNING if options.status else "",
     )
     if isinstance(answer, Lease):
         return answer

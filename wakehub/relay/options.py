@@ -50,7 +50,7 @@ class ListenOptions:
     `wait_s` it waits up to that many seconds for the first row. `acknowledge` False peeks: no lease, no session, no
     row changes. `sender` takes only rows from that address. `poll_s` (1..60) overrides the configured backstop.
     `to` is where messages go, None for standard output. `session` is the logical session whose names are taken back
-    without asking; None: `$WAKEHUB_SESSION`.
+    without asking; None: `$WAKEHUB_SESSION`. `status` has everybody who looks told that the agent is running.
     """
 
     names: tuple[str, ...] = ()
@@ -64,6 +64,7 @@ class ListenOptions:
     poll_s: int | None = None
     to: To | None = None
     session: str | None = None
+    status: bool = False
 
     def __post_init__(self) -> None:
         """Raises `WakehubError` (exit 2) for flags that contradict each other."""
@@ -71,6 +72,8 @@ class ListenOptions:
             raise WakehubError("--wait needs --once", remedy="listen --once --wait S", exit=Exit.USAGE)
         if self.wait_s is not None and not 0 <= self.wait_s < float("inf"):
             raise WakehubError(f"cannot wait {self.wait_s} s", remedy="give a number of seconds", exit=Exit.USAGE)
+        if self.status and not self.acknowledge:
+            raise WakehubError("--no-ack holds no name", remedy="leave out that, or --status", exit=Exit.USAGE)
         if self.take_over and not self.acknowledge:
             raise WakehubError("--no-ack takes no name over", remedy="leave one of the two out", exit=Exit.USAGE)
         if self.to is not None:

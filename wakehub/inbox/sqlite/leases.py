@@ -19,7 +19,8 @@ from wakehub.processes import ProcessId
 
 _TOKEN_BYTES: Final = 16
 _COLUMNS: Final = (
-    "name, token, agent_id, pid, started, boot, pid_namespace, session, host, since_ms, renewed_ms, renewed_mono_ms"
+    "name, token, agent_id, pid, started, boot, pid_namespace, session, host, since_ms, renewed_ms, renewed_mono_ms, "
+    "status"
 )
 _PAST: Final = "name, agent_id, pid, host, since_ms, ended_ms, reason, by_pid"
 
@@ -56,6 +57,7 @@ class SqliteLeases:
         session: str | None = None,
         host: str = "",
         take_over: bool = False,
+        status: str = "",
     ) -> Lease | HeldBy:
         wanted = tuple(dict.fromkeys(names))
         if not wanted:
@@ -72,6 +74,7 @@ class SqliteLeases:
             now.ms,
             now.ms,
             now.mono_ms,
+            status,
         )
         with self._db.transaction():
             self._clamp(now)
@@ -159,11 +162,12 @@ class SqliteLeases:
         process = lease.process
         for position, name in enumerate(lease.names):
             self._db.execute(
-                f"INSERT INTO lease ({_COLUMNS}, position) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO lease ({_COLUMNS}, position) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     name, lease.token, lease.agent_id,
                     process.pid, process.started, process.boot, process.namespace,
-                    lease.session, lease.host, lease.since_ms, lease.renewed_ms, lease.renewed_mono_ms, position,
+                    lease.session, lease.host, lease.since_ms, lease.renewed_ms, lease.renewed_mono_ms,
+                    lease.status, position,
                 ),
             )  # fmt: skip
 
@@ -195,9 +199,8 @@ class SqliteLeases:
 
 
 def _lease(rows: Sequence[tuple[Any, ...]]) -> Lease:
-    _, token, agent_id, pid, started, boot, namespace, session, host, since, renewed, renewed_mono = rows[0]
-    process = ProcessId(pid, started, boot, namespace)
-    return Lease(tuple(row[0] for row in rows), token, agent_id, process, session, host, since, renewed, renewed_mono)
+    _, token, agent_id, pid, started, boot, namespace, *rest = rows[0]
+    return Lease(tuple(row[0] for row in rows), token, agent_id, ProcessId(pid, started, boot, namespace), *rest)
 
 
 def _end_of(lease: Lease, now: Now) -> LeaseEnd | None:
