@@ -1,4 +1,4 @@
-"""Who would start a daemon again (issue 3, point 4)."""
+"""Who would start a daemon again."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Two terminals as a newcomer would: `listen` in one, `send` in the other, nothing set up before (issue 4)."""
+"""Two terminals as a newcomer would: `listen` in one, `send` in the other, nothing set up before."""
 
 import contextlib
 import json

@@ -1,5 +1,5 @@
-"""Nothing that any process says holds a secret (issue 3, Secrets; style.md): no seed, private key, signature, nonce,
-bundle, token or message, in whatever way bytes are usually written; a message only where it is the output.
+"""Nothing that any process says holds a secret: no seed, private key, signature, nonce, bundle, token or
+message, in whatever way bytes are usually written; a message only where it is the output.
 
 The whole story is told by real processes: set up, enrol, delegate, listen, send, be refused, be killed, diagnose,
 revoke, close. Everything they print is kept, with Python's development mode on, which says the most that can be said.

@@ -1,5 +1,5 @@
-"""What `wakehub doctor` finds, and that it never says "fine" when it is not (issue 3, point 6; F9, F28, F62, F65, F66,
-F68, F77, F84)."""
+"""What `wakehub doctor` finds, and that it never says "fine" when it is not (faults F9, F28, F62,
+F65, F66, F68, F77, F84)."""
 
 import contextlib
 import json

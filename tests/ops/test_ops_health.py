@@ -1,4 +1,4 @@
-"""`--health` tells apart what calls for different things (issue 3, point 5; faults F47, F57)."""
+"""`--health` tells apart what calls for different things (faults F47, F57)."""
 
 import contextlib
 import errno

@@ -154,9 +154,22 @@ def test_what_somebody_listens_for_is_left_to_that_one(place):
 
 
 def test_a_bundle_is_an_enrolment_too(place):
+    enrolment.enroll(place.config.paths, "carol", place.config.hub_id, time.time())
+    place.config.paths.agent_key("carol").unlink()
     environ = place.environ | {"WAKEHUB_AGENT": "carol"}
     assert report("session-start", environ) == ""
     assert report("session-start", environ | {"WAKEHUB_BUNDLE": "e30"})
+
+
+def test_where_the_registry_is_hidden_key_or_bundle_must_do_and_where_it_is_empty_nobody_is_enrolled(place):
+    audit = place.config.paths.audit
+    content = audit.read_bytes()
+    audit.write_bytes(b"")
+    assert report("session-start", place.environ | {"WAKEHUB_BUNDLE": "e30"}) == ""
+    audit.write_bytes(content)
+    audit.rename(audit.with_name("hidden"))
+    audit.symlink_to("/proc/1/nothing")
+    assert report("session-start", place.environ)
 
 
 @pytest.mark.parametrize("event", EVENTS)

@@ -1,4 +1,4 @@
-"""`--posture` says what is unsafe and whom it admits, and changes nothing (issue 3, point 4; faults F53, F54)."""
+"""`--posture` says what is unsafe and whom it admits, and changes nothing (faults F53, F54)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A message that really goes around, and how it says where it stopped (issue 3, point 6; fault F84)."""
+"""A message that really goes around, and how it says where it stopped (fault F84)."""
 
 import contextlib
 import json

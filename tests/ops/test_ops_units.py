@@ -1,5 +1,5 @@
-"""The shipped systemd units and launchd agents: what they say, and that hub and publisher work under it (issue 3, point
-7; F69, F70, F72, F73)."""
+"""The shipped systemd units and launchd agents: what they say, and that hub and publisher work under it (F69, F70,
+F72, F73)."""
 
 import json
 import os

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 EVENTS: Final = ("session-start", "prompt", "stop")
 _MAX_STDIN_BYTES: Final = 1 << 20
-_ENDING: Final = ("revoke", "close")
-_STANDING: Final = ("enroll", *_ENDING)
+_ENROLLED: Final = "enroll"
+_STANDING: Final = (_ENROLLED, "revoke", "close")
 
 
 def hook(event: str, environ: Mapping[str, str] = os.environ) -> int:
@@ -60,29 +60,29 @@ def report(event: str, environ: Mapping[str, str]) -> str:
 
 
 def _is_enrolled(config: "Config", name: str, environ: Mapping[str, str]) -> bool:
-    """Whether the name has a key or a bundle here, and was neither revoked nor closed since."""
+    """Whether the name has a key or a bundle here, and stands in the registry."""
     has_identity = "WAKEHUB_BUNDLE" in environ or any(
         path.exists() for path in (config.paths.agent_key(name), config.paths.bundle(name))
     )
-    return has_identity and not _has_ended(config.paths.audit, name)
+    return has_identity and _stands(config.paths.audit, name)
 
 
-def _has_ended(registry: "Path", name: str) -> bool:
-    """Whether the last event that concerns `name` as a whole took it out of the registry.
+def _stands(registry: "Path", name: str) -> bool:
+    """Whether the last event in the registry that concerns `name` as a whole enrolled it.
 
     Nothing is proven here, which takes long: whoever could write a false line could at most silence a hook, or have it
-    introduce a name under which nobody is admitted. Where the registry is hidden, the sandbox's bundle speaks.
+    introduce a name under which nobody is admitted. Where a sandbox hides the registry, key or bundle must do.
     """
     import json
 
     try:
         lines = registry.read_bytes().splitlines()
     except OSError:
-        return False
+        return True
     about = f'"agent_id":{json.dumps(name)},'.encode()
     for line in reversed(lines):
         if about in line and (event := json.loads(line)["event"]) in _STANDING:
-            return event in _ENDING
+            return bool(event == _ENROLLED)
     return False
 
 
