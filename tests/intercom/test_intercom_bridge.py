@@ -11,7 +11,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
-from bridge_world import World, envelope, kill9, line, send_all, until, world
+from bridge_world import Peer, World, envelope, kill9, line, send_all, until, world
 
 from wakehub.inbox.admission import Guard
 from wakehub.inbox.clock import Now
@@ -143,6 +143,19 @@ def test_both_ways_and_back_an_answer_is_an_answer(mesh):
     assert second["re"] is not None
     assert second["re"] in mesh.run("why", second["re"]).stdout.decode()
     assert "answered" in mesh.run("why", mail["id"]).stdout.decode()
+
+
+def test_a_broadcast_to_the_channel_reaches_who_is_connected(mesh):
+    mesh.hub()
+    mesh.bridge()
+    with Peer(mesh.channel) as nova, Peer(mesh.channel) as wren:
+        assert nova.register("nova")
+        assert wren.register("wren")
+        found = mesh.run(
+            "send", "--as", "alice", "--to", "intercom:dev/", "--wait", "handed-off", "--stdin", stdin=b"all"
+        )
+        assert found.returncode == 0, found
+    assert [texts(mesh.spooled(each)) for each in ("nova", "wren", "relay")] == [["all"], ["all"], []]
 
 
 def test_it_takes_nothing_from_the_sessions_own_tools(mesh):

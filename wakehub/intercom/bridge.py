@@ -56,6 +56,7 @@ from wakehub.relay.options import ListenOptions
 from wakehub.visible import visible
 
 _READER: Final = "bridge"
+_EVERYONE: Final = "*"
 _NOTE: Final = "(a message of {size} bytes; a row holds {limit}, so it is attached as {name})"
 _ATTACHED: Final = "message.txt"
 _NO_SEAT: Final = "{name} has no session on channel {channel}; give the bridge one: --session ID --as {name}"
@@ -268,7 +269,7 @@ class Carrier(Backend):
 
     async def deliver(self, message: Message) -> Outcome:
         row = message.row
-        seat, to = self._seats.get(row.sender), crossing.session_of(self._channel.name, row.recipient)
+        seat, to = self._seats.get(row.sender), self._recipient(row)
         if to is None:
             return Never(Exit.NO_RECIPIENT, f"{visible(row.recipient)} is the address of no session")
         if seat is None:
@@ -277,20 +278,25 @@ class Carrier(Backend):
             return Never(Exit.DATA, f"its signature is not by a key of {visible(row.sender)}")
         try:
             chat = crossing.leaving(seat, to, message, self._answered(row))
-            chat.line()
+            return await trio.to_thread.run_sync(self._send, chat, row.redelivery > 0, abandon_on_cancel=True)
         except (BadData, Refusal) as error:
             return Never(Exit.DATA, str(error))
-        try:
-            return await trio.to_thread.run_sync(self._send, chat, row.redelivery > 0, abandon_on_cancel=True)
         except (WakehubError, OSError) as error:
             return NotNow(str(error), in_doubt=True)
+
+    def _recipient(self, row: Header) -> str | None:
+        """Who gets it on the mesh. Of a broadcast to the namespace this bridge gets the row: it is the one enrolled."""
+        if row.group is not None and row.recipient == f"{crossing.namespace(self._channel.name)}relay":
+            return _EVERYONE
+        return crossing.session_of(self._channel.name, row.recipient)
 
     def _answered(self, row: Header) -> Row | None:
         return self._inbox.row(row.re) if row.re is not None else None
 
     def _send(self, chat: Envelope, in_doubt: bool) -> Outcome:
         """Have it spooled, once: one that may have gone out before is looked for first."""
-        if in_doubt and spool.Inbox(self._channel, chat.to_session).find(chat.id) is not None:
+        to = chat.to_session
+        if in_doubt and to != _EVERYONE and spool.Inbox(self._channel, to).find(chat.id) is not None:
             return HandedOff(f"spooled as {chat.id}")
         sent = send(self._channel, chat)
         if sent.status == "error":
