@@ -1,5 +1,6 @@
 """The command line as a whole: help, versions, errors in one form, and nothing imported that is not needed."""
 
+import itertools
 import os
 import re
 import signal
@@ -37,6 +38,15 @@ def test_every_command_shows_itself_with_an_example(wakehub, command):
     assert re.search(rf"^example:\n  .*wakehub {command}\b", found.out, re.MULTILINE)
     for flag in ("--socket", "--hub-id", "--state-dir"):
         assert flag in found.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_details_of_a_help_are_broken_only_where_a_line_is_full_or_ends(wakehub, command):
+    told = wakehub(command, "--help").out.split("\n\n", 1)[1].split("\noptions:")[0].split("\npositional")[0]
+    lines = told.rstrip().splitlines()
+    for line, following in itertools.pairwise(lines):
+        is_full = following and len(line) + 1 + len(following.split()[0]) > 100
+        assert is_full or not line or not following or line.endswith((".", ":")), line
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
         "run the publisher",
         run_publish,
         examples=("wakehub publish",),
-        details="It signs the allowlist, wakes the recipients of new messages, and holds the owner key,\n"
+        details="It signs the allowlist, wakes the recipients of new messages, and holds the owner key, "
         "which the hub never sees.\n" + _EXITS,
     )
     commands.add(

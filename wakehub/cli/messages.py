@@ -48,7 +48,7 @@ def _add_send(commands: Commands) -> None:
             "The message is stored first; what is printed then is what is proven, as it becomes known.\n"
             "Take --stdin for anything longer than a word: a shell changes quotes and backticks in arguments.\n"
             "A file is copied when it is sent, and its reader is handed a copy of that.\n"
-            "Exit: 0 stored (or the awaited state), 4 the awaited state was not reached, 5 spooled: the record cannot\n"
+            "Exit: 0 stored (or the awaited state), 4 the awaited state was not reached, 5 spooled: the record cannot "
             "be written from here, 65 refused as it is, 67 no such recipient, 69 too many messages or hops."
         ),
         json_keys="from, ids, bytes, digest, receipts (state, id, ms, detail), exit",
@@ -99,8 +99,8 @@ def _add_listen(commands: Commands) -> None:
         ),
         details=(
             "Each is acknowledged once it is out. It begins with the oldest unread message, sent before it or not.\n"
-            "Exit: 0; with --once 3 when nothing was there, also when stopped before (130 from the keyboard), 4 when\n"
-            "what is there could not be handed off; 74 the reader is gone or the output cannot be written, 75 the\n"
+            "Exit: 0; with --once 3 when nothing was there, also when stopped before (130 from the keyboard), 4 when "
+            "what is there could not be handed off; 74 the reader is gone or the output cannot be written, 75 the "
             "name is held or was taken, 77 it was revoked or closed."
         ),
     )
