@@ -472,3 +472,69 @@ def test_an_error_is_never_cut_from_the_pair_it_belongs_to() -> None:
     alice.ping()
     assert alice.read() == [Ponged()]
     assert ids(bob.read()) == [b"m_1", b"m_1"]
+
+
+# --- at once, past the queue ------------------------------------------------------------------------------------------
+
+
+class Kernel:
+    """Takes so many bytes of what it is offered, in turn; all of it when there is no further number."""
+
+    def __init__(self, *takes: int) -> None:
+        self.takes = list(takes)
+        self.taken = b""
+
+    def __call__(self, raw: bytes) -> int:
+        count = min(self.takes.pop(0), len(raw)) if self.takes else len(raw)
+        self.taken += raw[:count]
+        return count
+
+
+def test_what_the_kernel_takes_at_once_is_written_and_never_charged() -> None:
+    world = World()
+    alice, bob = world.connect("alice"), world.connect("bob")
+    bob.session.transmit = kernel = Kernel()
+    world.hub.delivery.dirty.clear()
+    raw = alice.wake("bob", ts_ms=world.wall_ms - 3)
+    counters = world.hub.counters
+    assert kernel.taken == raw
+    assert (bob.queued, world.egress, world.hub.delivery.dirty) == (0, 0, [])
+    assert (counters.wakes_written, counters.wakes_routed, counters.wake_latency_us.total_us) == (1, 1, 3000)
+
+
+@pytest.mark.parametrize("part", [0, 1, 4, 30])
+def test_the_rest_of_what_the_kernel_took_in_part_waits_before_all_else(part: int) -> None:
+    world = World()
+    alice, bob = world.connect("alice"), world.connect("bob", b"#team")
+    bob.session.transmit = kernel = Kernel(part)
+    first = alice.wake("bob", b"m_1", ts_ms=world.wall_ms, ttl_ms=5)
+    assert world.egress == len(first) - 4, "charged whole"
+    second = alice.wake("#team", b"m_2")
+    assert kernel.taken == first[:part], "nothing is written past what waits"
+    world.wall_ms += 10 if part else 0  # a frame that has begun does not expire
+    assert kernel.taken + bob.take() == first + second
+    assert world.egress == 0
+    assert alice.wake("bob", b"m_3") == kernel.taken[part:], "and then again at once"
+
+
+def test_a_wake_to_many_goes_to_each_as_its_kernel_takes_it() -> None:
+    world = World()
+    alice = world.connect("alice")
+    others = [world.connect(f"b{number}", b"#team") for number in range(4)]
+    kernels = [Kernel(), Kernel(0), Kernel(10), Kernel()]
+    for other, kernel in zip(others, kernels, strict=True):
+        other.session.transmit = kernel
+    raw = alice.wake("#team")
+    assert world.hub.delivery.dirty[-2:] == [others[1].session, others[2].session]
+    assert [kernel.taken + other.take() for kernel, other in zip(kernels, others, strict=True)] == [raw] * 4
+    assert (world.hub.counters.fanout_deliveries, world.hub.counters.wakes_written) == (4, 4)
+
+
+def test_a_frame_over_the_recipients_limits_is_not_even_offered() -> None:
+    """Else the rest of it might not fit, and nothing could follow what had begun."""
+    world = World(queued_bytes=300)
+    alice, bob = world.connect("alice"), world.connect("bob")
+    bob.session.transmit = kernel = Kernel()
+    alice.wake("bob", b"m" * 240)
+    assert kernel.taken == b""
+    assert alice.read() == [FULL]

@@ -10,9 +10,13 @@ class Budget:
         self.limit = limit
         self.used = 0
 
+    def covers(self, size: int, spare: int = 0) -> bool:
+        """Whether `size` bytes can be charged so that `spare` are left."""
+        return self.used + size <= self.limit - spare
+
     def charge(self, size: int, spare: int = 0) -> bool:
         """Charge `size` bytes and return True, or change nothing and return False when `spare` would not be left."""
-        if self.used + size > self.limit - spare:
+        if not self.covers(size, spare):
             return False
         self.used += size
         return True

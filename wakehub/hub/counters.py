@@ -16,11 +16,11 @@ class Histogram:
         self.buckets = [0] * (len(HISTOGRAM_BOUNDS_US) + 1)
         self.total_us = 0
 
-    def observe(self, us: int) -> None:
-        """Count one observation; below 0 counts as 0."""
+    def observe(self, us: int, times: int = 1) -> None:
+        """Count an observation that was made so often; below 0 counts as 0."""
         us = max(us, 0)
-        self.buckets[bisect_left(HISTOGRAM_BOUNDS_US, us)] += 1
-        self.total_us += us
+        self.buckets[bisect_left(HISTOGRAM_BOUNDS_US, us)] += times
+        self.total_us += us * times
 
 
 @dataclass(slots=True)

@@ -5,13 +5,14 @@ wake of the hub's own, as soon as the queue has drained or the hub-wide budget h
 new to write are listed in `dirty`, what an operator should know in `journal`; the server empties both.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wakehub.hub.accounting import Budget
 from wakehub.hub.counters import Counters
 from wakehub.hub.pending import KnownAgents, PendingSet
 from wakehub.hub.router import Router
-from wakehub.hub.send_queue import SendQueue
+from wakehub.hub.send_queue import Overflow, SendQueue
 from wakehub.hub.session import Session
 from wakehub.identity.scope import inbox_topic
 from wakehub.limits import HubLimits
@@ -51,18 +52,44 @@ class Delivery:
 
     # --- in ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, recipient: Session, raw: bytes, row_id: bytes, deadline_ms: int) -> bool:
-        """Queue a wake; when it does not fit, its id goes to the recipient's pending set, to be made good (§5.6)."""
-        overflow = recipient.queue.push(raw, deadline_ms, self._spare)
-        if overflow is None:
-            self.dirty.append(recipient)
-            return True
+    def deliver(
+        self, recipients: Sequence[Session], raw: bytes, row_id: bytes, deadline_ms: int, ts_ms: int, wall_ms: int
+    ) -> int:
+        """Send a wake: at once to whom nothing else waits for and whose kernel takes it, else into the queue.
+
+        Where it does not fit, its id goes to the recipient's pending set, to be made good (§5.6). Returns how many of
+        the recipients it has reached or will reach as it is; `ts_ms` is the wake's own, for the latency.
+        """
+        size, at_once, taken = len(raw), 0, 0
+        for recipient in recipients:
+            queue = recipient.queue
+            overflow = queue.refusal(raw, self._spare)
+            if overflow is not None:
+                self._overflowed(recipient, row_id, overflow)
+                continue
+            taken += 1
+            sent = 0 if queue.waiting else recipient.transmit(raw)
+            if sent == size:
+                at_once += 1
+            else:
+                queue.add(raw, deadline_ms, sent)
+                self.dirty.append(recipient)
+        if at_once:
+            self._count_written(at_once, ts_ms, wall_ms)
+        return taken
+
+    def _overflowed(self, recipient: Session, row_id: bytes, overflow: Overflow) -> None:
         self.counters.overflow[overflow.value] += 1
         self.retain(self.pending_of(recipient), row_id)
         if not recipient.owed:
             self.journal.append(Entry("recipient overflow", recipient.agent, {"cause": overflow.value}))
         self._owe(recipient)
-        return False
+
+    def _count_written(self, wakes: int, ts_ms: int, wall_ms: int) -> None:
+        self.counters.frames_out += wakes
+        self.counters.wakes_written += wakes
+        if ts_ms:
+            self.counters.wake_latency_us.observe((wall_ms - ts_ms) * 1000, wakes)
 
     def retain(self, pending: PendingSet, row_id: bytes) -> None:
         """Keep a wake for an agent that cannot take it now."""
@@ -106,12 +133,11 @@ class Delivery:
         raw = session.queue.sent(count)
         if raw is None:
             return session.queue.head()
-        counters = self.counters
-        counters.frames_out += 1
-        if (ts_ms := wake_timestamp_ms(raw)) is not None:
-            counters.wakes_written += 1
-            if ts_ms:
-                counters.wake_latency_us.observe((wall_ms - ts_ms) * 1000)
+        ts_ms = wake_timestamp_ms(raw)
+        if ts_ms is None:
+            self.counters.frames_out += 1
+        else:
+            self._count_written(1, ts_ms, wall_ms)
         if session.owed or self._starved:
             self._released(session)
         return self.output(session, wall_ms) if session.queue.waiting else None

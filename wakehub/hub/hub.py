@@ -235,7 +235,7 @@ class Hub:
         if 0 < deadline_ms <= wall_ms:
             self.counters.wakes_expired += 1
         else:
-            self._wake_connected(session, recipient, raw, row_id, deadline_ms)
+            self._wake_agent(session, recipient, raw, row_id, deadline_ms, ts_ms, wall_ms)
         return True
 
     def _wake(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
@@ -248,37 +248,37 @@ class Hub:
         if 0 < deadline_ms <= wall_ms:
             self.counters.wakes_expired += 1
         elif to[0] == _TOPIC_MARK:
-            self._wake_topic(session, to, raw, row_id, deadline_ms, now_us)
+            self._wake_topic(session, frame, raw, row_id, deadline_ms, now_us, wall_ms)
         elif (recipient := self.delivery.router.route(to)) is not None:
-            self._wake_connected(session, recipient, raw, row_id, deadline_ms)
+            self._wake_agent(session, recipient, raw, row_id, deadline_ms, frame.ts_ms, wall_ms)
         elif (pending := self.delivery.known.pending(to)) is not None:
             self.delivery.retain(pending, row_id)
             self.counters.wakes_routed += 1
         else:
             self._refuse(session, ErrorCode.UNKNOWN, "no such agent", "unknown_agent")
 
-    def _wake_connected(
-        self, session: Session, recipient: Session, raw: bytes, row_id: bytes, deadline_ms: int
+    def _wake_agent(
+        self, session: Session, to: Session, raw: bytes, row_id: bytes, deadline_ms: int, ts_ms: int, wall_ms: int
     ) -> None:
-        if self.delivery.deliver(recipient, raw, row_id, deadline_ms):
+        if self.delivery.deliver((to,), raw, row_id, deadline_ms, ts_ms, wall_ms):
             self.counters.wakes_routed += 1
         else:
             self._overflowed(session)
 
     def _wake_topic(
-        self, session: Session, topic: bytes, raw: bytes, row_id: bytes, deadline_ms: int, now_us: int
+        self, session: Session, frame: Frame, raw: bytes, row_id: bytes, deadline_ms: int, now_us: int, wall_ms: int
     ) -> None:
-        if not self._may_use(session, topic):
+        if not self._may_use(session, frame.to_id):
             self._refuse(session, ErrorCode.FORBIDDEN, "topic outside the sender's read scope", "scope")
             return
-        recipients = self.delivery.router.subscribers(topic, but=session)
+        recipients = self.delivery.router.subscribers(frame.to_id, but=session)
         if len(recipients) > 1 and not session.bucket.take(len(recipients) - 1, now_us):
             self._rate_limited(session, "fan-out exceeds the frame budget", "fanout", now_us)
             return
         self.counters.wakes_routed += 1
-        taken = [self.delivery.deliver(recipient, raw, row_id, deadline_ms) for recipient in recipients]
-        self.counters.fanout_deliveries += sum(taken)
-        if not all(taken):
+        taken = self.delivery.deliver(recipients, raw, row_id, deadline_ms, frame.ts_ms, wall_ms)
+        self.counters.fanout_deliveries += taken
+        if taken < len(recipients):
             self._overflowed(session)
 
     # --- a connection goes ------------------------------------------------------------------------------------

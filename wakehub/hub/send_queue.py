@@ -1,8 +1,8 @@
 """What waits to be written to one connection (awh1.md §5.7).
 
-Charge first, then enqueue; `_take` is the one place that releases. Sizes count the frame body (L), not the prefix;
-lines of another wire have none. A frame of which some bytes have left stays at the head, charged whole, until the rest
-has left as well.
+Charge first, then enqueue (`add`); `_take` is the one place that releases. Sizes count the frame body (L), not the
+prefix; lines of another wire have none. A frame of which some bytes have left stays at the head, charged whole, until
+the rest has left as well.
 """
 
 from collections import deque
@@ -44,22 +44,38 @@ class SendQueue:
         """A slow consumer: at least half of the bytes are taken."""
         return self.size * 2 >= self._max_bytes
 
-    def push(self, raw: bytes, deadline_ms: int = 0, spare: int = 0) -> Overflow | None:
-        """Queue a whole frame, or say what is full and change nothing.
-
-        `deadline_ms` (ms since the epoch, 0: never) is when it is no longer worth sending; `spare` is how many bytes of
-        the hub-wide budget it must leave to others.
-        """
+    def refusal(self, raw: bytes, spare: int = 0) -> Overflow | None:
+        """What is too full for a whole frame, None when it fits; `spare` is how many bytes of the hub-wide budget it
+        must leave to others."""
         size = len(raw) - self._prefix
         if len(self.waiting) >= self._max_frames:
             return Overflow.FRAMES
         if self.size + size > self._max_bytes:
             return Overflow.BYTES
-        if not self._egress.charge(size, spare):
+        if not self._egress.covers(size, spare):
             return Overflow.EGRESS
-        self.size += size
-        self.waiting.append((raw, deadline_ms))
         return None
+
+    def add(self, raw: bytes, deadline_ms: int = 0, sent: int = 0) -> None:
+        """Queue a frame that fits, of which `sent` bytes have left already if nothing else waits.
+
+        `deadline_ms` (ms since the epoch, 0: never) is when it is no longer worth sending.
+        """
+        size = len(raw) - self._prefix
+        charged = self._egress.charge(size)
+        assert charged, "it does not fit"
+        self.size += size
+        if sent:
+            assert not self.waiting, "bytes of another frame would come between"
+            self._sent = sent
+        self.waiting.append((raw, deadline_ms))
+
+    def push(self, raw: bytes, deadline_ms: int = 0, spare: int = 0) -> Overflow | None:
+        """Queue a whole frame, or say what is full and change nothing."""
+        overflow = self.refusal(raw, spare)
+        if overflow is None:
+            self.add(raw, deadline_ms)
+        return overflow
 
     def head(self) -> bytes | memoryview | None:
         """The bytes to send next; None when nothing waits."""

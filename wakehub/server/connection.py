@@ -59,6 +59,7 @@ class Connection:
         self._broken = False
         self._scope = trio.CancelScope()
         self._last_words = trio.CancelScope(shield=True)
+        session.transmit = self._transmit
 
     async def run(self) -> None:
         """Serve the connection to its end; returns when the socket is closed and everything it held is released."""
@@ -101,6 +102,20 @@ class Connection:
         if not self._session.is_open:
             self.stop()
 
+    def _transmit(self, raw: bytes) -> int:
+        """Offer a frame to the kernel, past the queue, in which nothing waits; how many of its bytes that took."""
+        try:
+            return self._send(raw)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self._break()
+            return 0
+
+    def _break(self) -> None:
+        self._broken = True
+        self._host.hub.eof(self._session, inside_frame=False)
+
     def _write(self, wall_ms: int) -> bool:
         """Write what the kernel takes now; False when it does not take all."""
         delivery, session = self._host.hub.delivery, self._session
@@ -111,8 +126,7 @@ class Connection:
             except BlockingIOError:
                 return False
             except OSError:
-                self._broken = True
-                self._host.hub.eof(session, inside_frame=False)
+                self._break()
                 return True
             data = delivery.sent(session, count, wall_ms)
         return True
