@@ -1,11 +1,12 @@
 """One connection's bytes: in to the hub's decisions, out of the session's queue (awh1.md §5).
 
-One Trio task owns each connection from its accept to its close and leads it through the handshake. The bytes of an
-established session come by the pump: it receives without blocking, lets the hub decide, and writes at once whatever
-that put into any queue: between reading a wake and writing it there is no task switch, no cancel scope and no log call.
-Only what the kernel would not take is left to a writer task of the recipient's own, which ends with the backlog.
+One Trio task owns each connection from its accept to its close: it holds the deadline of the handshake and the end. The
+bytes come by the pump: it receives without blocking, lets the hub decide, and writes at once whatever comes of it:
+between reading a wake and writing it there is no task switch, no cancel scope and no log call. Only what the kernel
+would not take is left to a writer task of the recipient's own, which ends with the backlog.
 """
 
+import math
 import socket
 from typing import Any, Protocol
 
@@ -33,7 +34,7 @@ class Host(Protocol):
     def flush(self, started_us: int = 0, wall_ms: int = 0) -> None:
         """Write what the hub put into any queue."""
 
-    async def admit(self, session: Session, claim: Claim) -> None:
+    def admit(self, session: Session, claim: Claim) -> None:
         """Have a hello verified, and admitted or refused."""
 
     def flush_deadline(self) -> float:
@@ -50,7 +51,6 @@ class Connection:
         self.sock = sock
         self._host = host
         self._session = session
-        self._deadline = trio.current_time() + host.hub.limits.handshake_deadline_ms / 1000
         self._recv = sock.recv
         self._send = sock.send
         self._reader = FrameReader()
@@ -58,6 +58,7 @@ class Connection:
         self._has_writer = False
         self._broken = False
         self._scope = trio.CancelScope()
+        self._handshake = trio.CancelScope(deadline=trio.current_time() + host.hub.limits.handshake_deadline_ms / 1000)
         self._last_words = trio.CancelScope(shield=True)
         session.transmit = self._transmit
 
@@ -66,10 +67,12 @@ class Connection:
         try:
             with self._scope:
                 async with trio.open_nursery() as self._nursery:
-                    if await self._handshake():
-                        self._host.pump.add(self.sock, self._readable)
+                    self._host.pump.add(self.sock, self._readable)
+                    self._host.flush()  # the challenge
+                    with self._handshake:
                         await trio.sleep_forever()
-                    self._nursery.cancel_scope.cancel()
+                    self._host.hub.drop(self._session, "deadline")
+                    self._host.flush()
         finally:
             self._host.pump.remove(self.sock)
             try:
@@ -131,24 +134,6 @@ class Connection:
             data = delivery.sent(session, count, wall_ms)
         return True
 
-    async def _handshake(self) -> bool:
-        """Lead the peer into a session, and take what came behind its hello; False when it did not get there."""
-        with trio.move_on_at(self._deadline):
-            self._host.flush()
-            while self._session.is_open:
-                claim = self._take_frames(*self._host.clock())
-                if claim is not None:
-                    await self._host.admit(self._session, claim)
-                    self._take_frames(*self._host.clock())
-                    return self._session.is_open
-                if self._session.is_open:
-                    await trio.lowlevel.wait_readable(self.sock)
-                    self._feed(self._receive())
-            return False
-        self._host.hub.drop(self._session, "deadline")
-        self._host.flush()
-        return False
-
     def _readable(self, now_us: int, wall_ms: int) -> None:
         """The pump's call: read once, and take what is whole by then."""
         try:
@@ -178,8 +163,8 @@ class Connection:
             self._host.hub.eof(self._session, inside_frame=not self._reader.at_boundary)
             self._host.flush()
 
-    def _take_frames(self, now_us: int, wall_ms: int) -> Claim | None:
-        """Hand every whole frame to the hub at this time; stops at a hello, whose claim has to be verified first.
+    def _take_frames(self, now_us: int, wall_ms: int) -> None:
+        """Hand every whole frame to the hub at this time.
 
         Each frame's effects are written before the next is looked at: one read can hold more wakes for somebody than
         a queue does, and only who does not read may overflow.
@@ -194,20 +179,19 @@ class Connection:
                 break
             if raw is None:
                 break
-            claim = self._take_frame(raw, now_us, wall_ms)
-            if claim is not None:
-                return claim
-        return None
+            self._take_frame(raw, now_us, wall_ms)
 
-    def _take_frame(self, raw: bytes, now_us: int, wall_ms: int) -> Claim | None:
+    def _take_frame(self, raw: bytes, now_us: int, wall_ms: int) -> None:
         claim = None
         try:
             claim = self._host.hub.receive(self._session, raw, now_us, wall_ms)
         except Exception:  # a bug costs one frame, not the hub (§5.4, 500)
             self._host.log.exception("internal error on a frame", session=self._session.number)
             self._host.hub.failed(self._session)
+        if claim is not None:
+            self._host.admit(self._session, claim)
+            self._handshake.deadline = math.inf
         self._host.flush(now_us, wall_ms)
-        return claim
 
     async def _write_out(self) -> None:
         """Write until nothing waits, as the kernel takes it; `flush` leaves it to this meanwhile."""

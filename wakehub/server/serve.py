@@ -32,7 +32,6 @@ from wakehub.identity.verifier import Claim, DelegationVerifier, DenyAllVerifier
 from wakehub.limits import (
     ACCEPT_PAUSE_MS,
     DRAIN_MS,
-    MAX_HANDSHAKES_IN_VERIFICATION,
     MAX_STATS_READERS,
     NONCE_BYTES,
     REVALIDATE_SECONDS,
@@ -88,7 +87,6 @@ class Server:
         self._find_verifier = find_verifier
         self._connections: dict[Session, Connection] = {}
         self.pump = Pump(clock)
-        self.verifying = trio.Semaphore(MAX_HANDSHAKES_IN_VERIFICATION)
         self._stats_readers = 0
         self._fanouts = 0
         self._repeats = log.Repeats()
@@ -217,13 +215,10 @@ class Server:
         self.hub.counters.refused["credential", ""] += 1
         self._tell_refusal({"cause": "credential", "uid": peer.uid if peer else "unknown"})
 
-    async def admit(self, session: Session, claim: Claim) -> None:
-        """Verify a hello, at most 32 at once, and let the hub admit or refuse it in one step (§5.2, §5.3)."""
-        async with self.verifying:
-            now_us, wall_ms = self.clock()
-            verdict = self.hub.verifier.verify(claim, wall_ms / 1000)
-            self.hub.admit(session, claim, verdict, now_us)
-        self.flush()
+    def admit(self, session: Session, claim: Claim) -> None:
+        """Verify a hello and let the hub admit or refuse it, in one step (§5.2, §5.3): one is verified at a time."""
+        now_us, wall_ms = self.clock()
+        self.hub.admit(session, claim, self.hub.verifier.verify(claim, wall_ms / 1000), now_us)
 
     # --- bytes out --------------------------------------------------------------------------------------------
 
