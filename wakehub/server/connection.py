@@ -1,12 +1,11 @@
 """One connection's bytes: in to the hub's decisions, out of the session's queue (awh1.md §5).
 
-One Trio task owns each connection from its accept to its close: it holds the deadline of the handshake and the end. The
-bytes come by the pump: it receives without blocking, lets the hub decide, and writes at once whatever comes of it:
-between reading a wake and writing it there is no task switch, no cancel scope and no log call. Only what the kernel
-would not take is left to a writer task of the recipient's own, which ends with the backlog.
+One Trio task owns each connection from its accept to its close. The bytes come by the pump: it receives without
+blocking, lets the hub decide, and writes at once whatever comes of it: between reading a wake and writing it there is
+no task switch, no cancel scope and no log call. Only what the kernel would not take is left to a writer task of the
+recipient's own, which ends with the backlog.
 """
 
-import math
 import socket
 from typing import Any, Protocol
 
@@ -45,7 +44,7 @@ class Host(Protocol):
 
 
 class Connection:
-    """Owns `sock` (non-blocking) from its accept, which is now, to its close."""
+    """Owns `sock` (non-blocking) from its accept to its close."""
 
     def __init__(self, host: Host, sock: socket.socket, session: Session) -> None:
         self.sock = sock
@@ -58,7 +57,6 @@ class Connection:
         self._has_writer = False
         self._broken = False
         self._scope = trio.CancelScope()
-        self._handshake = trio.CancelScope(deadline=trio.current_time() + host.hub.limits.handshake_deadline_ms / 1000)
         self._last_words = trio.CancelScope(shield=True)
         session.transmit = self._transmit
 
@@ -69,10 +67,7 @@ class Connection:
                 async with trio.open_nursery() as self._nursery:
                     self._host.pump.add(self.sock, self._readable)
                     self._host.flush()  # the challenge
-                    with self._handshake:
-                        await trio.sleep_forever()
-                    self._host.hub.drop(self._session, "deadline")
-                    self._host.flush()
+                    await trio.sleep_forever()
         finally:
             self._host.pump.remove(self.sock)
             try:
@@ -190,7 +185,6 @@ class Connection:
             self._host.hub.failed(self._session)
         if claim is not None:
             self._host.admit(self._session, claim)
-            self._handshake.deadline = math.inf
         self._host.flush(now_us, wall_ms)
 
     async def _write_out(self) -> None:

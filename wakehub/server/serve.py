@@ -3,7 +3,7 @@
     nursery of the process
     ├─ signals: the first drains, the second ends at once
     ├─ accept loop, stats accept loop       cancelled first, at the drain
-    ├─ once a second: revalidate, status    every 15 s: is the path still our socket?
+    ├─ handshakes that take too long; once a second: revalidate, status; every 15 s: is the path still our socket?
     ├─ watchdog
     └─ nursery of the connections: one task each, with its own nursery
 
@@ -86,6 +86,8 @@ class Server:
         self._notifier = notifier
         self._find_verifier = find_verifier
         self._connections: dict[Session, Connection] = {}
+        self._strangers: dict[Session, float] = {}  # until when (trio clock) each may take to say hello, the next first
+        self._stranger_came = trio.lowlevel.ParkingLot()
         self.pump = Pump(clock)
         self._stats_readers = 0
         self._fanouts = 0
@@ -108,6 +110,7 @@ class Server:
                         async with trio.open_nursery() as intake:
                             intake.start_soon(self._accept, self._sockets.hub, self._take)
                             intake.start_soon(self._accept, self._sockets.stats, self._take_stats_reader)
+                            intake.start_soon(self._end_slow_handshakes)
                             intake.start_soon(self._every_second)
                             intake.start_soon(self._watch_path)
                             intake.start_soon(self._notifier.feed_watchdog)
@@ -191,6 +194,8 @@ class Server:
         session = self.hub.open(os.urandom(NONCE_BYTES), self.clock()[0])
         connection = Connection(self, sock, session)
         self._connections[session] = connection
+        self._strangers[session] = trio.current_time() + self.hub.limits.handshake_deadline_ms / 1000
+        self._stranger_came.unpark()
         self._nursery.start_soon(self._serve, connection, peer)
 
     async def _serve(self, connection: Connection, peer: PeerCredentials) -> None:
@@ -202,8 +207,20 @@ class Server:
     def forget(self, session: Session) -> None:
         """A connection is closed: release what it held, make good what it could not write."""
         self._connections.pop(session, None)
+        self._strangers.pop(session, None)
         self.hub.finish(session, self.clock()[1])
         self.flush()
+
+    async def _end_slow_handshakes(self) -> None:
+        """One timer for all: a deadline of each connection's own would cost a turn of the loop when it is lifted."""
+        while True:
+            while not self._strangers:
+                await self._stranger_came.park()
+            session, deadline = next(iter(self._strangers.items()))
+            await trio.sleep_until(deadline)
+            if self._strangers.pop(session, None) is not None:
+                self.hub.drop(session, "deadline")
+                self.flush()
 
     def _refuse_at_ceiling(self, sock: socket.socket) -> None:
         self.hub.counters.refused["ceiling", ""] += 1
@@ -219,6 +236,7 @@ class Server:
         """Verify a hello and let the hub admit or refuse it, in one step (§5.2, §5.3): one is verified at a time."""
         now_us, wall_ms = self.clock()
         self.hub.admit(session, claim, self.hub.verifier.verify(claim, wall_ms / 1000), now_us)
+        self._strangers.pop(session, None)
 
     # --- bytes out --------------------------------------------------------------------------------------------
 
