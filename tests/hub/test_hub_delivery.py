@@ -532,7 +532,7 @@ def test_a_wake_to_many_goes_to_each_as_its_kernel_takes_it() -> None:
 
 def test_a_frame_over_the_recipients_limits_is_not_even_offered() -> None:
     """Else the rest of it might not fit, and nothing could follow what had begun."""
-    world = World(queued_bytes=300)
+    world = World(queued_bytes=280)
     alice, bob = world.connect("alice"), world.connect("bob")
     bob.session.transmit = kernel = Kernel()
     alice.wake("bob", b"m" * 240)
