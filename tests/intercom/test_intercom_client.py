@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -221,12 +222,16 @@ def test_what_could_not_be_handed_over_stays_unread(channel):
     assert taken(channel, "bob") == ["1"]
 
 
-def test_a_listener_goes_on_when_the_directory_is_taken_away(hub, channel, base, listen):
+@pytest.mark.parametrize("hub_dies", [True, False])
+def test_a_listener_goes_on_when_the_directory_is_taken_away(hub, base, listen, hub_dies):
     listener = listen("bob")
     before = until(lambda: "bob" in hub.peers()["active_sessions"] and hub.peers()["hub_pid"], "it listens")
     hub.directory.rename(base / "away")
-    os.kill(before, signal.SIGKILL)
+    shutil.rmtree(base / "away", ignore_errors=True)
+    if hub_dies:
+        os.kill(before, signal.SIGKILL)
     until(lambda: hub.directory.exists() and "bob" in hub.peers()["active_sessions"], "it is back")
+    assert (hub.peers()["hub_pid"] != before) == hub_dies
     with Channel.open(base, "room") as anew:
         assert say(anew, "bob", "there").status == "sent"
     until(lambda: listener.lines == ["there"], "it came")

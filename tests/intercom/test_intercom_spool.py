@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -257,6 +258,18 @@ def test_a_full_disk_leaves_nothing_half_written(channel, inbox):
     assert inbox_file(channel).read_bytes() == before
     inbox.append([line("4")])
     assert taken(inbox) == ["1", "4"]
+
+
+def test_a_directory_that_was_taken_away_is_told_and_made_anew(channel, inbox):
+    inbox.append([line("1")])
+    shutil.rmtree(channel.path)
+    with pytest.raises(CannotCreate, match=r"inbox_bob.ndjson.*No such file"):
+        inbox.append([line("2")])
+    with pytest.raises(CannotCreate, match=r"offset_bob.lock.*No such file"):
+        taken(inbox)
+    channel.reopen()
+    inbox.append([line("3")])
+    assert taken(inbox) == ["3"]
 
 
 # --- reset, compaction ---

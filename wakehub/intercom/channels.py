@@ -127,14 +127,17 @@ class Channel:
     def opened(self, name: str, flags: int = os.O_RDONLY) -> Iterator[int]:
         """Open the file `name` with `flags` (made 0600 with O_CREAT); yields a descriptor that was judged.
 
-        Raises `Unsafe` (77) for anything but a regular file of ours, `FileNotFoundError` where it is absent,
-        `CannotCreate` (73) when it cannot be opened otherwise. One of ours that group or others could read is made
+        Raises `Unsafe` (77) for anything but a regular file of ours, `FileNotFoundError` where it is absent and not
+        to be made, `CannotCreate` (73) when it cannot be opened otherwise, the directory itself having been taken away
+        included. One of ours that group or others could read is made
         0600: other tools make them so.
         """
         try:
             fd = os.open(name, flags | _OPEN, 0o600, dir_fd=self.fd)
-        except FileNotFoundError:
-            raise
+        except FileNotFoundError as error:
+            if not flags & os.O_CREAT:
+                raise
+            raise self._refused(name, error) from error
         except OSError as error:
             raise self._refused(name, error) from error
         try:
@@ -151,7 +154,9 @@ class Channel:
             return Unsafe(
                 f"{shown} may not be opened", why=files.why(error), remedy="mend its mode, or leave the sandbox"
             )
-        return CannotCreate(f"cannot open {shown}", why=files.why(error), remedy="free space or descriptors, try again")
+        return CannotCreate(
+            f"cannot open {shown}", why=files.why(error), remedy="see that its directory is there, and space"
+        )
 
     def _check(self, fd: int, name: str) -> None:
         found = os.fstat(fd)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from wakehub import files
-from wakehub.errors import Held, Unavailable, Unsafe, WakehubError
+from wakehub.errors import CannotCreate, Held, Unavailable, Unsafe, WakehubError
 from wakehub.intercom import ndjson
 from wakehub.intercom.channels import Channel
 from wakehub.intercom.election import spawn
@@ -331,7 +331,8 @@ def listen(
                 ):
                     tell(f"without a hub the inbox is looked at every second: {visible(trouble)}")
                     told = trouble
-            with contextlib.suppress(Held):  # another one reads just now: there is a next time
+            channel.reopen()  # it may have been taken away, and made anew by the hub
+            with contextlib.suppress(Held, CannotCreate):  # another one reads, or it is just taken away
                 drain(inbox, hand_over)
             pause_s = MESH_BACKSTOP_SECONDS if line is not None or not is_starting else READY_POLL_MS / 1000
             waited = [each for each in (line, stop) if each is not None]

@@ -92,7 +92,4 @@ class Spooler:
 
     def _append(self, session: str, posts: Sequence[Post]) -> None:
         once = {post.line for post in posts if post.envelope.wants_receipt}  # such a sender may have given up on us
-        try:
-            Inbox(self._find_channel(), session).append([post.line for post in posts], once)
-        except OSError as error:  # the directory went away beneath us
-            raise WakehubError(f"its inbox cannot be written: {error.strerror}") from error
+        Inbox(self._find_channel(), session).append([post.line for post in posts], once)
