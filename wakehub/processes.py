@@ -238,7 +238,9 @@ def _end_with(tether: int) -> None:
 def give_back_memory() -> None:
     """Return what imports and start-up left free in the heap to the system, where the C library can (glibc)."""
     import ctypes  # here, since only a daemon calls this
+    import gc
 
+    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -214,3 +214,22 @@ def test_json_errors_stay_on_stderr(wakehub):
     assert found.out == ""
     assert found.status == Exit.PERMISSION
     assert ERROR.fullmatch(found.err)
+
+
+@pytest.mark.parametrize(("group", "names"), cli._GROUPS.items())
+def test_a_group_adds_the_commands_that_are_looked_for_in_it(group, names):
+    for name in names:
+        assert set(next(a for a in cli.build_parser(name)._actions if a.dest == "command").choices) == set(names)
+
+
+def test_every_command_has_its_group():
+    assert sorted(name for names in cli._GROUPS.values() for name in names) == COMMANDS
+
+
+def test_a_command_loads_no_other_groups_words():
+    script = "import sys; from wakehub.cli import build_parser; build_parser('serve'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert {name for name in loaded if name.startswith("wakehub.cli.")} <= {
+        "wakehub.cli.checks", "wakehub.cli.daemons", "wakehub.cli.instance", "wakehub.cli.output",
+        "wakehub.cli.parser", "wakehub.cli.words",
+    }  # fmt: skip

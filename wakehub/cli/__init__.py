@@ -6,34 +6,33 @@ here, once, in one form; anything else that escapes is a bug and shows its trace
 """
 
 import argparse
+import importlib
 import os
+from typing import Final
 
 from wakehub import __version__
-from wakehub.cli import (
-    agents,
-    bench,
-    checks,
-    conformance,
-    daemons,
-    hook,
-    install,
-    intercom,
-    learn,
-    messages,
-    output,
-    record,
-    relay,
-    watching,
-)
+from wakehub.cli import checks, output
 from wakehub.cli.parser import Commands, Parser, Usage, add_instance_flags
 from wakehub.errors import WakehubError
 from wakehub.visible import visible
 
 _INTERRUPTED = 130
-_GROUPS = (
-    agents, daemons, messages, relay, record, watching, checks, conformance, bench, hook, install, intercom, learn,
-)  # fmt: skip
-"""In the order of the help."""
+_GROUPS: Final = {
+    "agents": ("init", "enroll", "revoke", "close", "delegate", "audit"),
+    "daemons": ("serve", "publish", "up"),
+    "messages": ("send", "listen"),
+    "relay": ("claim", "relay"),
+    "record": ("agents", "inbox", "ack"),
+    "watching": ("why", "status", "top"),
+    "checks": ("doctor", "metrics"),
+    "conformance": ("conformance",),
+    "bench": ("bench",),
+    "hook": ("hook",),
+    "install": ("install", "uninstall"),
+    "intercom": ("intercom",),
+    "learn": ("guide", "demo"),
+}
+"""The modules that add commands, in the order of the help, and the commands that each adds."""
 
 
 def run(argv: list[str]) -> int:
@@ -50,8 +49,8 @@ def run(argv: list[str]) -> int:
         return int(end.code or 0)
 
 
-def build_parser() -> Parser:
-    """The parser of the whole command line."""
+def build_parser(first: str = "") -> Parser:
+    """The parser of the whole command line; of what its `first` word needs, if that is a command."""
     top = Parser(
         prog="wakehub",
         description="Wakes idle agents on this machine at once, and never loses what woke them.",
@@ -65,15 +64,16 @@ def build_parser() -> Parser:
     checks.add_flags(top)
     add_instance_flags(top)
     commands = Commands(top)
-    for group in _GROUPS:
-        group.add(commands)
+    needed = [group for group, names in _GROUPS.items() if first in names]
+    for group in needed or _GROUPS:
+        importlib.import_module(f"wakehub.cli.{group}").add(commands)
     return top
 
 
 def _run(argv: list[str]) -> int:
     for word in argv:
         _check_word(word)
-    args = build_parser().parse_args(argv)
+    args = build_parser(*argv[:1]).parse_args(argv)
     if args.version:
         output.say(f"wakehub {__version__}")
         return 0
