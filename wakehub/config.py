@@ -6,7 +6,6 @@ Unknown keys are refused, since a misspelt limit would be no limit.
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -103,6 +102,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Config:
 
 
 def _parse(data: bytes, where: Paths) -> Config:
+    import tomllib  # most instances have no such file
+
     shown = visible(str(where.config_file))
     try:
         found = tomllib.loads(data.decode())

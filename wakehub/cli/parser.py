@@ -5,7 +5,6 @@ command has a line that says what it does, an example, and the flags that choose
 """
 
 import argparse
-import difflib
 import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
@@ -44,6 +43,8 @@ class Parser(argparse.ArgumentParser):
         """A mistyped command or choice is answered with what it may have been meant for, not with the whole list."""
         if action.choices is None or value in action.choices:
             return
+        import difflib  # for who mistypes, not for a daemon's memory
+
         name = "/".join(action.option_strings) or str(action.metavar or action.dest).lower()
         known = [str(choice) for choice in action.choices]
         near = difflib.get_close_matches(str(value), known, n=1)
