@@ -34,8 +34,8 @@ def mesh():
 def idle():
     """An instance and a channel on which nothing runs."""
     with world() as made:
-        assert made.run("init").returncode == 0
-        assert made.run("enroll", "alice").returncode == 0
+        for words in (["init"], ["enroll", "alice"], ["enroll", "gone"], ["close", "gone"]):
+            assert made.run(*words).returncode == 0
         yield made
 
 
@@ -257,6 +257,19 @@ def test_a_text_too_large_for_a_row_comes_as_a_file(mesh):
     assert "300000" in found["text"]
 
 
+def test_mail_for_an_agent_that_was_closed_stays_in_the_spool(mesh):
+    mesh.hub()
+    bridge = mesh.bridge()
+    assert mesh.run("close", "alice").returncode == 0
+    send_all(mesh.channel, [envelope("chat", "nova", "rowan", {"text": "too late"})], Counter())
+    assert bridge.wait(60) == 77
+    assert "alice was closed" in mesh.said("bridge")
+    assert rows(mesh) == []
+    assert mesh.run("enroll", "alice").returncode == 0
+    mesh.bridge()
+    until(lambda: rows(mesh), "the next alice gets what nobody has read")
+
+
 def test_what_cannot_go_out_ends_and_says_why(mesh):
     """Nothing is left to wait for ever, and nothing is cut."""
     mesh.hub()
@@ -310,6 +323,7 @@ def test_a_channel_has_one_bridge(mesh):
         (("--session", "rowan", "--as", "../x"), 65),
         (("--session", "rowan", "--as", "wakehub-publisher"), 67),
         (("--session", "rowan", "--as", "alcie"), 67),
+        (("--session", "rowan", "--as", "gone"), 67),
         (("--session", "rowan"), 2),
         (("--session", "rowan", "--as", "alice", "--as", "bob"), 2),
         (("--session", "rowan", "--as", "alice", "--session", "rowan", "--as", "bob"), 65),

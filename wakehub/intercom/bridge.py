@@ -141,7 +141,8 @@ def _check_agent(config: Config, seat: Seat) -> None:
             )
         tell(f"{seat.name} has never been seen; its mail waits until it listens")
     elif agent.key is None:
-        raise NoRecipient(*ended(agent).args)
+        over = ended(agent)
+        raise NoRecipient(over.what, why=over.why, remedy=over.remedy)
 
 
 # --- in ---
