@@ -4,6 +4,7 @@ The peer on the mesh is written from intercom.md §1 to §4 with plain sockets a
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -137,10 +138,16 @@ class World:
         shutil.rmtree(self.base, ignore_errors=True)
 
     def _hub_pid(self) -> int | None:
+        """The pid of a hub that has the channel's lock, as that says."""
         try:
-            return int(json.loads((self.channel / "peers.json").read_bytes())["hub_pid"])
+            with (self.channel / "hub.lock").open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return int(json.load(lock)["pid"])
         except (OSError, ValueError, KeyError, TypeError):
-            return None
+            pass
+        return None
 
 
 def kill9(process: subprocess.Popen[bytes]) -> None:

@@ -214,6 +214,15 @@ def test_fresh_says_what_it_drops(mesh):
     assert "2 unread" in mesh.said("rowan")
 
 
+def test_fresh_drops_nothing_of_whoever_holds_the_id(mesh):
+    first = listen(mesh, "rowan")
+    first.send_signal(signal.SIGSTOP)
+    send(mesh, "kept")
+    assert intercom(mesh, "listen", "--session", "rowan", "--fresh").returncode == 75
+    first.send_signal(signal.SIGCONT)
+    until(lambda: printed(mesh, "rowan") == ["kept"], "the first one has it")
+
+
 def test_the_defaults_of_the_existing_tool_can_be_had(mesh):
     send(mesh, "old")
     listen(mesh, "rowan", "--compat")

@@ -212,14 +212,19 @@ def run_listen(args: argparse.Namespace) -> int:
             output.say(shown(envelope)) if as_lines else output.say_json(envelope.document())
         _tell_bad(batch, session)
 
+    def tell(line: str) -> None:
+        output.warn(f"wakehub: {line}")
+
+    def drop() -> None:
+        tell(f"dropped {Inbox(channel, session).reset()} unread")
+
     with _channel(args) as channel, _stopped() as (stop, gone):
         session = _session(args, channel)
-        if _is_fresh(args):
-            output.warn(f"wakehub: dropped {Inbox(channel, session).reset()} unread")
+        begin = drop if _is_fresh(args) else None  # not before the id is ours: it may be another's mail
         try:
-            client.listen(channel, session, hand_over, stop=stop, tell=lambda line: output.warn(f"wakehub: {line}"))
+            client.listen(channel, session, hand_over, stop=stop, tell=tell, begin=begin)
         except Held as error:
-            output.warn(f"wakehub: {error}")  # one line, whoever greps for it
+            tell(str(error))  # one line, whoever greps for it
             return error.exit
     if gone.is_set():
         raise output.OutputGone("its reader is gone", quiet=True)

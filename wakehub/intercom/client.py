@@ -308,12 +308,13 @@ def listen(
     *,
     stop: int | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    begin: Callable[[], None] | None = None,
 ) -> None:
     """Hold `session` in the channel, and hand over what its inbox gets, until the descriptor `stop` is readable.
 
     The hub's live line wakes, the spool is read; a hub that died is started again, and while there is none the spool
-    is looked at every second. `hand_over` as in `drain`; `tell` gets a line when that changes. Raises `Held` (75) at
-    once when another connection holds the id.
+    is looked at every second. `hand_over` as in `drain`; `tell` gets a line when that changes. `begin` is called once
+    the id is ours, before anything is handed over. Raises `Held` (75) at once when another connection holds the id.
     """
     inbox = Inbox(channel, session)
     line: Line | None = None
@@ -333,7 +334,11 @@ def listen(
                     told = trouble
             channel.reopen()  # it may have been taken away, and made anew by the hub
             with contextlib.suppress(Held, CannotCreate):  # another one reads, or it is just taken away
-                drain(inbox, hand_over)
+                if begin is not None and (line is not None or not is_starting):
+                    begin()
+                    begin = None
+                if begin is None:
+                    drain(inbox, hand_over)
             pause_s = MESH_BACKSTOP_SECONDS if line is not None or not is_starting else READY_POLL_MS / 1000
             waited = [each for each in (line, stop) if each is not None]
             ready, _, _ = select.select(waited, [], [], pause_s)
