@@ -60,23 +60,27 @@ class Delivery:
         Where it does not fit, its id goes to the recipient's pending set, to be made good (§5.6). Returns how many of
         the recipients it has reached or will reach as it is; `ts_ms` is the wake's own, for the latency.
         """
-        size, at_once, taken = len(raw), 0, 0
+        size, at_once, queued = len(raw), 0, 0
+        fits_an_empty_queue = False  # what one of them says holds for all, until something is charged
         for recipient in recipients:
             queue = recipient.queue
-            overflow = queue.refusal(raw, self._spare)
-            if overflow is not None:
-                self._overflowed(recipient, row_id, overflow)
-                continue
-            taken += 1
+            if queue.waiting or not fits_an_empty_queue:
+                overflow = queue.refusal(raw, self._spare)
+                if overflow is not None:
+                    self._overflowed(recipient, row_id, overflow)
+                    continue
+                fits_an_empty_queue = not queue.waiting
             sent = 0 if queue.waiting else recipient.transmit(raw)
             if sent == size:
                 at_once += 1
-            else:
-                queue.add(raw, deadline_ms, sent)
-                self.dirty.append(recipient)
+                continue
+            queue.add(raw, deadline_ms, sent)
+            queued += 1
+            fits_an_empty_queue = False
+            self.dirty.append(recipient)
         if at_once:
             self._count_written(at_once, ts_ms, wall_ms)
-        return taken
+        return at_once + queued
 
     def _overflowed(self, recipient: Session, row_id: bytes, overflow: Overflow) -> None:
         self.counters.overflow[overflow.value] += 1
