@@ -4,7 +4,7 @@
 thing, and not at everything at once.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 import trio
 from independent_client import Agent, write_allowlist
+from pumped import pump_forever
 
 from wakehub.errors import ErrorCode
 from wakehub.hub.hub import Hub
@@ -163,7 +164,14 @@ class EchoesPings(Hub):
         self._control(session, Kind.PONG, frame.payload)
 
 
-class RewritesFrames(Hub):
+class NoShortWay(Hub):
+    """Every wake goes the long way, in which a rule can be broken; no fault by itself."""
+
+    def _take_plain_wake(self, session: Session, raw: bytes, wall_ms: int) -> bool:
+        return False
+
+
+class RewritesFrames(NoShortWay):
     def _wake(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
         super()._wake(session, frame, encode(frame._replace(ts_ms=1)), now_us, wall_ms)
 
@@ -173,38 +181,38 @@ class LaterFirst(Hub):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        held: dict[Session, tuple[bytes, bytes, int]] = {}
+        held: dict[Session, tuple[Any, ...]] = {}
         deliver = self.delivery.deliver
 
-        def swapped(recipient: Session, *wake: Any) -> bool:
-            first = held.pop(recipient, None)
-            if first is None:
-                held[recipient] = wake
-                return True
-            return deliver(recipient, *wake) and deliver(recipient, *first)
+        def swapped(recipients: Sequence[Session], *wake: Any) -> int:
+            for recipient in recipients:
+                first = held.pop(recipient, None)
+                if first is None:
+                    held[recipient] = wake
+                else:
+                    deliver((recipient,), *wake)
+                    deliver((recipient,), *first)
+            return len(recipients)
 
         self.delivery.deliver = swapped
 
 
 class EchoesTopics(Hub):
-    def _wake_topic(self, session: Session, topic: bytes, raw: bytes, row_id: bytes, *rest: Any) -> None:
-        super()._wake_topic(session, topic, raw, row_id, *rest)
-        if topic in session.topics:
-            self.delivery.deliver(session, raw, row_id, 0)
+    def _wake_topic(self, session: Session, frame: Frame, raw: bytes, row_id: bytes, *rest: Any) -> None:
+        super()._wake_topic(session, frame, raw, row_id, *rest)
+        if frame.to_id in session.topics:
+            self.delivery.deliver((session,), raw, row_id, 0, 0, 0)
 
 
 class FreeFanOut(Hub):
-    def _wake_topic(
-        self, session: Session, topic: bytes, raw: bytes, row_id: bytes, deadline_ms: int, now: int
-    ) -> None:
-        if self._may_use(session, topic):
-            for recipient in self.delivery.router.subscribers(topic, but=session):
-                self.delivery.deliver(recipient, raw, row_id, deadline_ms)
+    def _wake_topic(self, session: Session, frame: Frame, raw: bytes, row_id: bytes, *rest: Any) -> None:
+        if self._may_use(session, frame.to_id):
+            self.delivery.deliver(self.delivery.router.subscribers(frame.to_id, but=session), raw, row_id, 0, 0, 0)
         else:
-            super()._wake_topic(session, topic, raw, row_id, deadline_ms, now)
+            super()._wake_topic(session, frame, raw, row_id, *rest)
 
 
-class IgnoresTtl(Hub):
+class IgnoresTtl(NoShortWay):
     def _wake(self, session: Session, frame: Frame, raw: bytes, now_us: int, wall_ms: int) -> None:
         super()._wake(session, frame._replace(ttl_ms=0), raw, now_us, wall_ms)
 
@@ -212,8 +220,10 @@ class IgnoresTtl(Hub):
 class AnswersForTheAbsent(Hub):
     """404 for a known agent that is away."""
 
-    def _wake_agent(self, session: Session, to: bytes, *rest: Any) -> None:
-        super()._wake_agent(session, to if self.delivery.router.route(to) else b"nobody", *rest)
+    def _wake(self, session: Session, frame: Frame, *rest: Any) -> None:
+        is_topic = frame.to_id.startswith(b"#")
+        is_here = is_topic or not frame.to_id or self.delivery.router.route(frame.to_id)
+        super()._wake(session, frame if is_here else frame._replace(to_id=b"nobody"), *rest)
 
 
 class KeepsPending(Hub):
@@ -341,6 +351,7 @@ async def serving(directory: Path, broken: Broken) -> AsyncIterator[Served]:
     )
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(pump_forever, server.pump)
             nursery.start_soon(server.run)
             yield Served(run / "hub.sock", load_guests(_write_bundles(directory, agents)))
             nursery.cancel_scope.cancel()

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import structlog
 import trio
+from pumped import pump_forever
 
 from wakehub.hub.hub import Hub
 from wakehub.identity.peercred import PeerCredentials
@@ -237,7 +238,7 @@ async def serve(nursery: trio.Nursery, run_directory: Path) -> AsyncIterator[Ser
         )
         world = World(server, sockets, verifier, logs, run_directory)
         worlds.append(world)
-        nursery.start_soon(_pump, world)
+        nursery.start_soon(pump_forever, world.server.pump)
         nursery.start_soon(_run, world)
         await world.until(lambda: world.events("hub ready") or world.outcome)
         return world
@@ -250,14 +251,6 @@ async def serve(nursery: trio.Nursery, run_directory: Path) -> AsyncIterator[Ser
         with trio.CancelScope(shield=True):
             await world.ended.wait()
         world.sockets.close()
-        world.server.pump.close()
-
-
-async def _pump(world: World) -> None:
-    """What the loop of the process does, inside the test's own."""
-    while True:
-        await trio.lowlevel.wait_readable(world.server.pump.fileno())
-        world.server.pump.turn(wait=False)
 
 
 async def _run(world: World) -> None:
