@@ -77,16 +77,3 @@ def test_a_hub_in_the_background_belongs_to_nobody(hub, channel):
     with Client(hub.socket) as client:
         assert client.greet("ann")["type"] == "welcome"
     until(lambda: hub.peers()["hub_pid"] not in (0, pid), "the next one says who it is")
-
-
-def test_a_follower_loads_next_to_nothing(hub, channel):
-    """Of a hundred clients that start a hub at once, ninety-nine must not cost the machine a second each."""
-    with election.lead(channel):
-        code = f"""
-import sys
-from pathlib import Path
-from wakehub.intercom import client, election
-assert election.run(Path({str(hub.base)!r}), "room") == 0
-assert "trio" not in sys.modules and "structlog" not in sys.modules, "loaded in vain"
-"""
-        assert hub.start(code=code).wait(60) == 0, hub.log()

@@ -346,26 +346,6 @@ def test_everything_is_private(hub):
         assert stat.S_IMODE(path.lstat().st_mode) == 0o600, path
 
 
-def test_a_hub_that_nobody_uses_ends_and_one_that_is_used_does_not(hub):
-    code = f"""
-from pathlib import Path
-from wakehub.intercom import election
-raise SystemExit(election.run(Path({str(hub.base)!r}), "room", idle_s=0.2))
-"""
-    process = hub.start(code=code)
-    with Client(hub.socket) as client:
-        assert client.greet("ann")["type"] == "welcome"
-        rounds = hub.log().count("hub ready")
-        for _ in range(3):  # each is a look at the path, at which it could have ended
-            os.unlink(hub.socket)
-            until(hub.socket.exists, "it is bound anew")
-        assert rounds == 1
-        assert process.poll() is None
-    assert process.wait(60) == 0
-    assert "nobody was there" in hub.log()
-    assert not hub.socket.exists()
-
-
 def test_no_text_is_in_the_log(hub):
     process = hub.ready()
     with Client(hub.socket) as client:

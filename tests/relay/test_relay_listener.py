@@ -1,6 +1,8 @@
 """The loop itself: real record, scripted backend, hours played in milliseconds where no real time is involved."""
 
 import itertools
+import math
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -274,6 +276,21 @@ async def test_the_waits_between_attempts_double_to_10_min(world: World, autojum
         assert event.retry_ms is not None
         waits.append((event.retry_ms - event.at_ms) // 1000)
     assert waits == [1, 2, 4, 512, 600, 600, 600]
+
+
+async def test_many_backstops_try_a_busy_agent_no_more_often_than_its_row_waits(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """F18: one attempt is outstanding, however often the listener looks meanwhile."""
+    (row_id,) = world.store("x")
+    agent, record = Agent(*[NotNow("busy", busy=True)] * 20), Record(world)
+    began = time.monotonic()
+    await run_for(120, listener(world, agent, record, poll_s=1))
+    real_s = time.monotonic() - began  # rows wait by the real clock
+    assert len(record.times("next_for")) >= 120
+    assert 1 <= len(agent.got) <= 1 + math.log2(1 + real_s)
+    (header,) = world.inbox.headers([row_id])
+    assert (header.attempts, header.failures) == (len(agent.got), 0)
 
 
 async def test_once_ends_behind_what_was_there(world: World, autojump_clock: MockClock) -> None:

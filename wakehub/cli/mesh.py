@@ -319,11 +319,11 @@ def run_cleanup(args: argparse.Namespace) -> int:
 
 
 def run_daemon(args: argparse.Namespace) -> int:
-    from wakehub.intercom import election
+    from wakehub.intercom import daemon
 
     with _channel(args) as channel:
         base, name = channel.base, channel.name
-    return election.run(base, name)
+    return daemon.run(base, name)
 
 
 # --- bridge ---

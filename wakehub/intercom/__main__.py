@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from wakehub.errors import Exit, WakehubError
-from wakehub.intercom import election
+from wakehub.intercom import daemon
 
 
 def main(words: list[str]) -> int:
@@ -16,7 +16,7 @@ def main(words: list[str]) -> int:
         print("usage: python -m wakehub.intercom BASE CHANNEL", file=sys.stderr)
         return Exit.USAGE
     try:
-        return election.run(Path(words[0]), words[1])
+        return daemon.run(Path(words[0]), words[1])
     except WakehubError as error:
         print(f"wakehub intercom: {error}", file=sys.stderr)
         return error.exit

@@ -9,13 +9,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from wakehub import processes
-from wakehub.errors import CannotCreate, Exit, Held
+from wakehub.errors import CannotCreate
 from wakehub.intercom.channels import VARIABLE, Channel
-from wakehub.limits import MAX_LOG_BYTES, MESH_IDLE_SECONDS, MESH_START_SECONDS
+from wakehub.limits import MAX_LOG_BYTES, MESH_START_SECONDS
 from wakehub.locks import Lock
 from wakehub.visible import visible
 
@@ -54,20 +53,3 @@ def spawn(channel: Channel, environ: Mapping[str, str] = os.environ) -> bool:
                 remedy="start one by hand: wakehub intercom daemon",
             ) from error
     return True
-
-
-def run(base: Path, name: str, *, idle_s: float = MESH_IDLE_SECONDS) -> int:
-    """Be the hub of a channel until told to stop, or idle for `idle_s` seconds; the exit status, 0 also for a follower.
-
-    Raises as `Channel.open` does, and `CannotCreate` (73) when the socket cannot be bound.
-    """
-    os.umask(0o077)
-    with Channel.open(base, name) as channel:
-        try:
-            lock = lead(channel)
-        except Held:
-            return Exit.DONE  # of many that start at once, most end here, before anything else is loaded
-        from wakehub.intercom.server import serve
-
-        serve(channel, lock, idle_s)
-    return Exit.DONE
