@@ -21,7 +21,7 @@ def test_every_guide_can_be_read(wakehub):
         found = wakehub("guide", name)
         assert found.status == 0
         assert found.out.startswith("# ")
-        assert all(len(line) <= 130 for line in found.out.splitlines())
+        assert all(len(line) <= 130 for line in found.out.splitlines() if not line.startswith("|"))
 
 
 def test_the_guides_that_are_promised_are_there():

@@ -79,7 +79,7 @@ def machine() -> dict[str, Cell]:
     """What was measured on: nothing that names the machine."""
     return {
         "system": platform.system(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "architecture": platform.machine(),
         "cpus": len(cpu.usable()) or None,
         "pinned": "yes" if cpu.can_pin() else "no",

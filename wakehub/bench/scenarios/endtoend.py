@@ -31,7 +31,7 @@ _COLUMNS: Final = (
 )
 
 _SEND: Final = f"{WAKEHUB} send() → listen()"
-_WAKE: Final = f"{WAKEHUB} wake → session"
+_WAKE: Final = "our wake → session"
 
 Measure = Callable[[], list[int]]
 
