@@ -70,7 +70,7 @@ def test_the_clients_share_is_of_the_whole_time():
 def test_end_to_end_says_what_is_stored(findings):
     found = rows(findings, "endtoend", "endtoend")
     assert [row["stored"] for row in found] == ["yes", "yes", "no"]
-    assert [row["ratio"] for row in found if row["path"].startswith(("wakehub send() → listen", "wakehub wake"))] == [
+    assert [row["ratio"] for row in found if row["path"].startswith(("wakehub send() → listen", "our wake"))] == [
         1,
         1,
     ]
