@@ -1,10 +1,10 @@
 """The hub's loop: one poll of our own over every session's socket, with Trio as its guest (design.md, Data path).
 
-Trio owns what lives: accepting, handshakes, deadlines, backlogs, the end of each connection. The pump only moves the
-bytes of established sessions: a socket becomes readable, its session reads, lets the hub decide and writes, with no
-task switch, no cancel scope and no system call of Trio's between two wakes.
+Trio owns what lives: accepting, deadlines, backlogs, the end of each connection. The pump only moves bytes: a socket
+becomes readable, its connection reads, lets the hub decide and writes, with no task switch, no cancel scope and no
+system call of Trio's between two wakes.
 
-    poll ─┬─ a session's socket ──────▶ recv ─▶ hub ─▶ send
+    poll ─┬─ a connection's socket ───▶ recv ─▶ hub ─▶ send
           └─ Trio has something to do ─▶ one tick of the guest
 
 Why a guest: the same hub in three shapes, every check on, 256 agents, hub and load on one CPU; medians of five rounds:
@@ -15,8 +15,8 @@ Why a guest: the same hub in three shapes, every check on, 256 agents, hub and l
     the same, CPU for each            92 µs            87 µs              47 µs           29 µs
     under full load, CPU for each     24 µs            12 µs              11 µs           6 µs
 
-A task that waits goes through Trio's scheduler and two more system calls, and on a quiet hub that is most of a wake. The
-price: Trio then waits in a thread, so that a connection that comes alone costs half as much again as it would without.
+A task that waits goes through Trio's scheduler and two more system calls, and on a quiet hub that is most of a wake.
+The price: Trio then waits in a thread, so that a connection that comes alone costs half as much again.
 `wakehub bench --only latency,hot,rejoin` measures today's shape on your machine.
 """
 
