@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -19,7 +20,7 @@ from wakehub.errors import Unavailable
 from wakehub.intercom import client, ndjson
 from wakehub.intercom.channels import Channel
 from wakehub.intercom.ndjson import Refusal
-from wakehub.intercom.spool import Inbox
+from wakehub.intercom.spool import Batch, Inbox
 from wakehub.locks import live_holder
 
 OTHER_HUB = Path(__file__).with_name("mesh_independent_hub.py")
@@ -236,6 +237,44 @@ def test_a_listener_goes_on_when_the_directory_is_taken_away(hub, base, listen, 
         assert say(anew, "bob", "there").status == "sent"
     until(lambda: listener.lines == ["there"], "it came")
     assert listener.stop() == 0
+
+
+def test_a_listener_on_a_full_disk_prints_a_message_once_and_says_why_it_is_unread(hub, channel):
+    """Woken again and again, and looking by itself, while its offset cannot be moved."""
+    hub.ready()
+    found: list[str] = []
+    told: list[str] = []
+    stop, ring = os.pipe()
+
+    def hand_over(batch: Batch) -> None:
+        found.extend(each.text or "" for each in batch.envelopes)
+
+    thread = threading.Thread(
+        target=lambda: client.listen(channel, "bob", hand_over, stop=stop, tell=told.append), daemon=True
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # of this process: the hub has room
+    try:
+        thread.start()
+        for number in range(3):
+            with Client(hub.socket) as sender:
+                sender.say(chat("ann", "bob", str(number)))
+                sender.end()
+                assert sender.hear() is None
+            until(lambda: str(number) in found, "it came")  # noqa: B023
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    size = (hub.directory / "inbox_bob.ndjson").stat().st_size
+    until(lambda: Inbox(channel, "bob").document().get("offset") == size, "it is noted once there is room")
+    os.write(ring, b".")
+    thread.join(60)
+    for fd in (stop, ring):
+        os.close(fd)
+    assert not thread.is_alive()
+    assert found == ["0", "1", "2"]
+    assert len(told) == 1
+    assert "bob is not noted as read" in told[0]
+    assert "free space" in told[0]
 
 
 def test_a_refusal_of_the_hub_is_told(hub, channel):

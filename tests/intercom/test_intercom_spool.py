@@ -1,5 +1,6 @@
 """The inbox (intercom.md §4): nothing lost, nothing twice, whoever truncates, tears, locks or reads beside us."""
 
+import contextlib
 import fcntl
 import itertools
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,6 +260,47 @@ def test_a_full_disk_leaves_nothing_half_written(channel, inbox):
     assert inbox_file(channel).read_bytes() == before
     inbox.append([line("4")])
     assert taken(inbox) == ["1", "4"]
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """Not a byte can be written to any file; new ones can still be made."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_on_a_full_disk_a_reader_says_so_and_gets_nothing_twice(channel, inbox):
+    """The offset cannot be moved; whoever reads on knows where they are, and notes it once there is room."""
+    inbox.append([line("1"), line("2")])
+    for expected in (["1"], ["2"], []):
+        found = []
+        with no_room(), pytest.raises(CannotCreate, match=r"of bob is not noted as read.*EFBIG"):
+            with inbox.taking(1) as batch:
+                found += [each.text for each in batch.envelopes]
+        assert found == expected
+        assert inbox.is_ahead
+    assert inbox.document().get("offset", 0) == 0
+    assert taken(inbox) == []
+    assert not inbox.is_ahead
+    inbox.append([line("3")])
+    assert taken(Inbox(channel, "bob")) == ["3"]
+
+
+def test_what_another_reader_noted_meanwhile_counts_for_one_whom_a_full_disk_kept(channel, inbox):
+    inbox.append([line("1")])
+    with no_room(), pytest.raises(CannotCreate):
+        taken(inbox)
+    other = Inbox(channel, "bob")
+    inbox.append([line("2")])
+    assert taken(other) == ["1", "2"]
+    assert taken(inbox) == []
+    other.reset()
+    inbox.append([line("3")])
+    assert taken(inbox) == ["3"]
 
 
 def test_a_directory_that_was_taken_away_is_told_and_made_anew(channel, inbox):

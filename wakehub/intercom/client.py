@@ -319,7 +319,7 @@ def listen(
     inbox = Inbox(channel, session)
     line: Line | None = None
     missed_at = time.monotonic()
-    told = ""
+    told, is_told = "", False
     try:
         while True:
             if line is None:
@@ -333,12 +333,19 @@ def listen(
                     tell(f"without a hub the inbox is looked at every second: {visible(trouble)}")
                     told = trouble
             channel.reopen()  # it may have been taken away, and made anew by the hub
-            with contextlib.suppress(Held, CannotCreate):  # another one reads, or it is just taken away
+            try:
                 if begin is not None and (line is not None or not is_starting):
                     begin()
                     begin = None
                 if begin is None:
                     drain(inbox, hand_over)
+                is_told = False
+            except Held:
+                pass  # another one reads
+            except CannotCreate as error:  # a full disk; or the directory is just taken away
+                if inbox.is_ahead and not is_told:
+                    tell(str(error))
+                    is_told = True
             pause_s = MESH_BACKSTOP_SECONDS if line is not None or not is_starting else READY_POLL_MS / 1000
             waited = [each for each in (line, stop) if each is not None]
             ready, _, _ = select.select(waited, [], [], pause_s)

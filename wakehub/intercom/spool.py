@@ -86,6 +86,12 @@ class Inbox:
         self._name = f"inbox_{session}.ndjson"
         self._stem = f"offset_{session}@{reader}" if reader else f"offset_{session}"
         self._offset_name = f"{self._stem}.json"
+        self._ahead: tuple[Mark, Mark] | None = None  # where the offset stands that a full disk kept, and where we are
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether more was handed over than the offset could be made to say."""
+        return self._ahead is not None
 
     # --- writing ---
 
@@ -122,14 +128,15 @@ class Inbox:
         """Read up to `most` envelopes; they are taken when the block ends, and stay unread when it raises.
 
         Inside the block no other reader of the same name gets anything, and senders go on. Raises `Held` (75) while
-        another reader hands over what it took.
+        another reader hands over what it took; `CannotCreate` (73) when the offset cannot be moved: this `Inbox` gives
+        nothing twice all the same, and tries again with the next call.
         """
         with self._reading():
             with self._locked(os.O_RDWR | os.O_CREAT) as fd:
                 batch = self._read(fd, self._mark(), most)
             yield batch
-            if batch.end != batch.start:
-                self._advance(batch)
+            if batch.end != batch.start or self.is_ahead:
+                self._note(batch)
 
     def peek(self, most: int = MESH_BATCH_LINES) -> Batch:
         """Up to `most` envelopes that are unread; they stay so."""
@@ -238,6 +245,16 @@ class Inbox:
             place = first
         return 0
 
+    def _note(self, batch: Batch) -> None:
+        try:
+            self._advance(batch)
+        except CannotCreate as error:
+            raise CannotCreate(
+                f"what was handed over from the inbox of {self.session} is not noted as read",
+                why=f"{error.what}: {error.why}",
+                remedy="free space; the next process that reads it gets that once more, until it can be noted",
+            ) from error
+
     def _advance(self, batch: Batch) -> None:
         """Set the offset behind a batch, unless the inbox was begun anew or read on meanwhile by other tools."""
         with self._locked(os.O_RDWR | os.O_CREAT) as fd:
@@ -306,17 +323,21 @@ class Inbox:
             self._channel.replace(self._offset_name, kept | {"updated_at": ndjson.timestamp()})
 
     def _mark(self) -> Mark:
-        return _mark_in(self.document())
+        found = _mark_in(self.document())
+        return self._ahead[1] if self._ahead is not None and self._ahead[0] == found else found
 
     def _put(self, mark: Mark) -> None:
-        others = {key: value for key, value in self.document().items() if key not in _OWN_KEYS}
+        found = self.document()
+        others = {key: value for key, value in found.items() if key not in _OWN_KEYS}
         own = {
             "offset": mark.offset,
             "updated_at": ndjson.timestamp(),
             "head": mark.head,
             "seen": list(mark.seen),
         }
+        self._ahead = (_mark_in(found), mark)
         self._channel.replace(self._offset_name, own | others)
+        self._ahead = None
 
     @staticmethod
     def _head(fd: int, offset: int) -> str:
