@@ -287,7 +287,7 @@ async def test_many_backstops_try_a_busy_agent_no_more_often_than_its_row_waits(
     began = time.monotonic()
     await run_for(120, listener(world, agent, record, poll_s=1))
     real_s = time.monotonic() - began  # rows wait by the real clock
-    assert len(record.times("next_for")) >= 120
+    assert len(record.times("next_for")) >= 100
     assert 1 <= len(agent.got) <= 1 + math.log2(1 + real_s)
     (header,) = world.inbox.headers([row_id])
     assert (header.attempts, header.failures) == (len(agent.got), 0)
