@@ -122,6 +122,16 @@ def test_a_broadcast_reaches_who_is_connected_and_not_its_sender(mesh):
     assert poll(mesh, session="wren") == ["before wren came"]
 
 
+@pytest.mark.parametrize("to", ["*", "all"])
+def test_a_broadcast_that_nobody_hears_is_not_said_to_wait(mesh, to):
+    """Only who is connected gets one; that its sender listens does not count."""
+    listen(mesh, "nova")
+    found = intercom(mesh, "send", *AS_NOVA, "--to", to, "--text", "anybody?")
+    assert found.returncode == 4
+    assert report(found)["status"] == "error"
+    assert b"nobody else is connected" in found.stderr
+
+
 def test_listening_and_sending_under_one_id(mesh):
     """The existing implementation fails exactly there."""
     listen(mesh, "nova")

@@ -241,11 +241,24 @@ def _outcome(channel: Channel, envelope: Envelope, answer: dict[str, Any] | None
     if answer is None or payload.get("code") == Code.SESSION_COLLISION:  # others take a sender for a listener
         if _missing(channel, envelope):
             return _put(channel, envelope)
+        if _is_unheard(channel, envelope):
+            return _unheard(envelope)
         is_live = envelope.to_session in {*channel.peers().active_sessions, *ndjson.EVERYONE}
         return Sent("sent" if is_live else "spooled_offline", envelope)
     if answer.get("type") == "receipt":
+        if payload.get("state") != "live" and _is_unheard(channel, envelope):
+            return _unheard(envelope)
         return Sent("sent" if payload.get("state") == "live" else "spooled_offline", envelope)
     return Sent("error", envelope, visible(f"{payload.get('code')}: {payload.get('message')}"))
+
+
+def _is_unheard(channel: Channel, envelope: Envelope) -> bool:
+    """Whether it was for everybody who is connected, and nobody is: no inbox has it."""
+    return envelope.to_session in ndjson.EVERYONE and not _recipients(channel, envelope)
+
+
+def _unheard(envelope: Envelope) -> Sent:
+    return Sent("error", envelope, "nobody else is connected to the channel, so nobody has it")
 
 
 def _recipients(channel: Channel, envelope: Envelope) -> list[str]:
@@ -265,6 +278,8 @@ def _missing(channel: Channel, envelope: Envelope) -> list[str]:
 
 def _put(channel: Channel, envelope: Envelope) -> Sent:
     """Spool it ourselves where it is missing."""
+    if _is_unheard(channel, envelope):
+        return _unheard(envelope)
     line = envelope.line()
     for session in _missing(channel, envelope):
         Inbox(channel, session).append([line], {line})
