@@ -87,7 +87,11 @@ def load(environ: Mapping[str, str] = os.environ) -> Config:
 
     Raises `Misconfigured` (78) for a bad file, `Unsafe` (77) for one that is not ours or cannot be read.
     """
-    where = paths.choose(environ)
+    return load_at(paths.choose(environ))
+
+
+def load_at(where: Paths) -> Config:
+    """What `load` reads, of the instance at `where`; raises the same."""
     try:
         data = files.read_owned(where.config_file, _MAX_CONFIG_BYTES)
     except (FileNotFoundError, NotADirectoryError):

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from wakehub.inbox.sqlite import SqliteInbox
 
 landlock = pytest.mark.skipif(sandboxed.landlock_version() < 1, reason="this kernel has no Landlock")
 _LAUNCHER = Path(sandboxed.__file__)
+_GUIDE = (resources.files("wakehub.guide") / "sandbox.md").read_text("utf-8")
 
 
 class World:
@@ -123,6 +125,32 @@ def test_a_sandboxed_agent_is_heard_by_way_of_its_own_directory(world: World, pu
     (message,) = world.listen()
     assert message["id"] in sent.stdout
     assert (message["text"], message["verified"], message["origin"]) == ("from inside", "yes", "spool")
+
+
+def test_a_spool_that_is_named_while_the_publisher_runs_is_emptied(
+    world: World, publisher: Callable[..., Daemon]
+) -> None:
+    daemon = publisher()
+    world.spool_in(world.workspace / "spool")
+    drop(world.config.spool_dirs, [world.seal(b"one")])
+    world.until_taken(world.workspace / "spool")
+    world.config.paths.config_file.write_text("[spool\n")  # half-edited: those of before stay
+    daemon.logs("the spools stay as they were")
+    drop(world.config.spool_dirs, [world.seal(b"two")])
+    world.until_taken(world.workspace / "spool")
+    assert len(world.ids()) == 2
+
+
+def test_the_guides_line_makes_a_bundle_that_fits_into_the_environment(world: World) -> None:
+    assigned = next(line for line in _GUIDE.splitlines() if line.startswith("    WAKEHUB_BUNDLE="))
+    bundle = Bundle.make("bob", world.bob, world.config.hub_id, time.time(), 3600)
+    bundle.write(world.config.paths.bundle("bob"))
+    shell = assigned.rpartition(" wakehub ")[0].replace("BUNDLE |", '"$1" |') + '; printf %s "$WAKEHUB_BUNDLE"'
+    made = subprocess.run(
+        ["sh", "-c", shell, "sh", str(world.config.paths.bundle("bob"))], capture_output=True, text=True, check=True
+    ).stdout
+    found = Bundle.from_environment({"WAKEHUB_BUNDLE": made})
+    assert found == bundle
 
 
 @landlock

@@ -52,7 +52,13 @@ class World:
     def reader_of(self, *directories: Path, inbox: SqliteInbox, key: KeyPair) -> SpoolReader:
         attachments = Attachments.of(self.config.paths)
         return SpoolReader(
-            directories, inbox, lambda: self.seen, self.read_anew, signer(key), self.config.hub_id, attachments
+            lambda: directories,
+            inbox,
+            lambda: self.seen,
+            self.read_anew,
+            signer(key),
+            self.config.hub_id,
+            attachments,
         )
 
     def anew(self) -> None:

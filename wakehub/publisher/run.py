@@ -39,6 +39,7 @@ from wakehub.publisher.forwarder import Forwarder
 from wakehub.publisher.hints import Outcome
 from wakehub.publisher.poke import PokeServer
 from wakehub.publisher.spool import SpoolReader
+from wakehub.publisher.spool_directories import SpoolDirectories
 from wakehub.publisher.sweep import Sweeper
 from wakehub.server.notify import Notifier
 
@@ -109,7 +110,7 @@ class Publisher:
         self._signer = Signer(config.paths.audit, config.allowlist, owner)
         self._keeper = Keeper(self._signer, signed=self._signed)
         self._spool = SpoolReader(
-            config.spool_dirs,
+            SpoolDirectories(config),
             swept,
             lambda: self._signer.registry,
             lambda: read_registry(config.paths),

@@ -164,7 +164,7 @@ class _Spool:
 
 
 class SpoolReader:
-    """Takes in the envelopes in `directories` to `inbox`.
+    """Takes in the envelopes in `directories`, asked for anew each round, to `inbox`.
 
     `registry` tells who is enrolled, as of the last look (None: it does not verify); `look_again` reads it anew, which
     is done once a round at most. Notices about what was refused are signed with `signer`. Nobody gets mail as `hub_id`.
@@ -173,7 +173,7 @@ class SpoolReader:
 
     def __init__(
         self,
-        directories: Sequence[Path],
+        directories: Callable[[], Sequence[Path]],
         inbox: Inbox,
         registry: Callable[[], Registry | None],
         look_again: Callable[[], Registry],
@@ -222,7 +222,7 @@ class SpoolReader:
 
     def _opened(self) -> Iterator[_Spool]:
         """Each directory that is there and safe, open while it is dealt with."""
-        for path in self._directories:
+        for path in self._directories():
             try:
                 where = os.open(path, _DIRECTORY)
             except FileNotFoundError:
