@@ -41,6 +41,10 @@ def test_refusals_are_errors_and_store_nothing(instance):
         wakehub.send("alicee", "hello", sender="bob")
     with pytest.raises(BadData):
         wakehub.send("alice", "hello", sender="bob", ttl=0)
+    with pytest.raises(BadData, match="is no state to wait for"):
+        wakehub.send("alice", "hello", sender="bob", wait="delivered")
+    with pytest.raises(BadData, match="is no text"):
+        wakehub.send("alice", "cut \ud83d", sender="bob")
     assert len(wakehub.inbox("alice")) == 1
 
 

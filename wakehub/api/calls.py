@@ -3,12 +3,14 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from wakehub.api.message import Message
 from wakehub.client import names
 from wakehub.client import send as sending
 from wakehub.client.receipts import SendRequest, Sent, WaitFor
 from wakehub.config import Config, load
+from wakehub.errors import BadData
 from wakehub.inbox.clock import Now
 from wakehub.inbox.refusals import NoRecord
 from wakehub.inbox.rows import RowClass
@@ -16,6 +18,7 @@ from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.limits import DEFAULT_TTL_SECONDS
 from wakehub.relay import message as relayed
 from wakehub.relay.keyring import Keyring
+from wakehub.visible import visible
 
 __all__ = ["Sent", "inbox", "send"]
 
@@ -48,9 +51,11 @@ def send(
     blocked loop wakes nobody. Raises `NoRecipient` (67), `BadData` (65), `LoopGuard` (69) and what home, identity
     and record raise; nothing is stored then.
     """
+    if wait is not None and wait not in get_args(WaitFor):
+        raise BadData(f"{visible(str(wait))} is no state to wait for", remedy=f"one of {', '.join(get_args(WaitFor))}")
     request = SendRequest(
         to=to,
-        body=body.encode() if isinstance(body, str) else body,
+        body=_bytes(body),
         sender=sender,
         re=re,
         ttl_s=ttl,
@@ -61,6 +66,13 @@ def send(
         timeout_s=timeout,
     )
     return sending.send(config or load(environ), request, environ=environ)
+
+
+def _bytes(body: str | bytes) -> bytes:
+    try:
+        return body.encode() if isinstance(body, str) else body
+    except UnicodeEncodeError as error:  # a surrogate, as a file name or a cut text may have
+        raise BadData("the message is no text", why=error.reason, remedy="give it as bytes") from error
 
 
 def inbox(
