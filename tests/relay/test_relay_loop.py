@@ -46,8 +46,10 @@ def test_an_empty_box_is_named_and_so_are_the_ones_that_are_not(world: World) ->
 
 
 def test_a_wait_returns_the_moment_a_row_comes_hub_or_no_hub(world: World) -> None:
+    world.agent("alice")
     listener = world.listen("--as", "alice", "--once", "--wait", "600", "--format", "json")
-    world.until_held()
+    assert listener.stderr is not None
+    assert b"the record is read all the same" in listener.stderr.readline()  # it has looked once, and asks for the hub
     (row_id,) = world.store("now")
     out, _ = listener.communicate(timeout=20)
     assert listener.returncode == 0

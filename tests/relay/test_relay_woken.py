@@ -87,6 +87,8 @@ def test_a_row_is_hinted_woken_for_and_handed_off(world: World, up: Tree) -> Non
     world.until_held()
     until_connected(world)
     with reading(listener):
+        send(world, "may still be found for the welcome", "--wait", "handed-off", "--timeout", "20")
+    with reading(listener):
         found = send(world, "wake up", "--wait", "handed-off", "--timeout", "20")
     assert found["exit"] == 0
     assert [receipt["state"] for receipt in found["receipts"]] == ["stored", "hinted", "handed_off"]  # type: ignore[attr-defined]
