@@ -58,6 +58,9 @@ class Client:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._sock.close()
 
     def say(self, *documents: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wakehub.intercom import ndjson
-from wakehub.intercom.mesh import Link, Mesh, Post
+from wakehub.intercom.mesh import Claim, Link, Mesh, Post
 from wakehub.limits import MAX_MESH_LINE_BYTES, MAX_MESH_QUEUED_BYTES, MAX_MESH_QUEUED_LINES
 
 
@@ -34,6 +34,14 @@ def join(mesh: Mesh, session: str) -> Link:
     return link
 
 
+def contest(mesh: Mesh, link: Link, session: str) -> None:
+    """Ask for an id that a link has whose peer is still there."""
+    claim = mesh.receive(link, ndjson.announce(session, "room").line())
+    assert isinstance(claim, Claim)
+    assert said(mesh, link) == []
+    mesh.contest(link, claim)
+
+
 def code(mesh: Mesh, link: Link) -> str:
     (answer,) = said(mesh, link)
     assert (answer["type"], answer["from_session"]) == ("error", "hub")
@@ -58,11 +66,21 @@ def test_who_joins_is_welcomed_with_everyone_who_is_there(mesh, kind):
 
 def test_a_held_id_stays_with_its_holder(mesh):
     holder, other = join(mesh, "ann"), mesh.open()
-    mesh.receive(other, ndjson.announce("ann", "room").line())
+    contest(mesh, other, "ann")
     assert code(mesh, other) == "SESSION_COLLISION"
     assert not other.is_open
     assert holder.is_open
     mesh.close(other)
+    assert mesh.sessions() == ["ann"]
+
+
+def test_the_id_of_a_peer_that_has_hung_up_is_free_and_what_it_said_is_taken(mesh):
+    holder, other = join(mesh, "ann"), mesh.open()
+    mesh.release(holder)
+    assert mesh.receive(other, ndjson.announce("ann", "room").line()) is None
+    post = chat(mesh, holder, "ann", "bob")
+    assert isinstance(post, Post)
+    mesh.close(holder)
     assert mesh.sessions() == ["ann"]
 
 
@@ -226,7 +244,7 @@ def test_who_reads_again_stays(mesh):
 def test_a_holder_that_cannot_take_a_heartbeat_gives_its_id_to_who_asks(mesh):
     stopped, newcomer = join(mesh, "bob"), mesh.open()
     flood(mesh, 10, 300)
-    mesh.receive(newcomer, ndjson.announce("bob", "room").line())
+    contest(mesh, newcomer, "bob")
     assert [each["type"] for each in said(mesh, newcomer)] == ["welcome"]
     assert not stopped.is_open
     mesh.close(stopped)
@@ -266,7 +284,7 @@ IDS = ["ann", "bob", "joe"]
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["join", "chat", "everyone", "garbage", "read", "leave", "beat"]),
+            st.sampled_from(["join", "chat", "everyone", "garbage", "read", "leave", "beat", "hang up"]),
             st.integers(0, 4),
             st.sampled_from(IDS),
             st.sampled_from([1, 400_000]),
@@ -280,7 +298,11 @@ def test_an_id_has_one_holder_and_every_byte_is_charged_once_whatever_comes(step
     for step, number, session, size in steps:
         link = links[number]
         if step == "join":
-            mesh.receive(link, ndjson.announce(session, "room").line())
+            claim = mesh.receive(link, ndjson.announce(session, "room").line())
+            if isinstance(claim, Claim):
+                mesh.contest(link, claim)
+        elif step == "hang up":
+            mesh.release(link)
         elif step in ("chat", "everyone"):
             sender = link.sender or "sue"
             to = session if step == "chat" else "*"

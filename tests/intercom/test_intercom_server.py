@@ -9,13 +9,14 @@ import resource
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 import trio
-from daemon_process import until
+from daemon_process import started, until
 from mesh_independent_client import Client, append, chat, envelope, poll
 
 from wakehub.errors import Held
@@ -24,7 +25,7 @@ from wakehub.intercom.channels import Channel
 from wakehub.intercom.connection import Connection
 from wakehub.intercom.election import lead
 from wakehub.intercom.leadership import Leadership
-from wakehub.intercom.mesh import Mesh, Post
+from wakehub.intercom.mesh import Link, Mesh, Post
 from wakehub.intercom.server import Server
 from wakehub.intercom.spooler import Errand, Spooler
 from wakehub.limits import MAX_MESH_LINE_BYTES
@@ -83,6 +84,67 @@ def test_listen_and_send_under_one_id(hub):
         assert second.greet("bob")["payload"]["code"] == "SESSION_COLLISION"
         assert second.hear() is None
         until(lambda: hub.peers()["active_sessions"] == ["bob"], "peers.json says so")
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from mesh_independent_client import Client, chat
+client = Client(Path(sys.argv[1]))
+client.greet("bob")
+client.say(*(chat("bob", "joe", str(number), receipt=True) for number in range(400)))
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_an_id_is_free_as_soon_as_its_holder_has_gone_and_what_it_said_comes_first(hub, end):
+    """The hub has read neither its end nor, being stopped meanwhile, all of its lines, when the next one asks."""
+    process = hub.ready()
+    with contextlib.ExitStack() as stack:
+        holder = stack.enter_context(Client(hub.socket))
+        if end == "close":
+            holder.greet("bob")
+        next_one = stack.enter_context(Client(hub.socket))
+        assert next_one.greet("first")["type"] == "welcome"  # accepted, so that both are looked at together
+        if end == "close":
+            process.send_signal(signal.SIGSTOP)
+            holder.say(*(chat("bob", "joe", str(number), receipt=True) for number in range(400)))
+            holder.close()
+        else:
+            words = [sys.executable, "-c", HOLDER, str(hub.socket)]
+            options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | {"PYTHONPATH": HERE}}
+            killed = stack.enter_context(started(words, **options))
+            assert killed.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            killed.kill()
+            killed.wait()
+        next_one.say(envelope("announce", "bob"), chat("bob", "joe", "last", receipt=True))
+        process.send_signal(signal.SIGCONT)
+        assert next_one.hear()["type"] == "welcome"
+        assert next_one.hear()["type"] == "receipt"
+    assert hub.texts("joe") == [*map(str, range(400)), "last"]
+
+
+def test_an_id_is_free_although_what_its_holder_said_cannot_be_stored(hub):
+    hub.ready()
+    with (hub.directory / "inbox_joe.ndjson").open("ab") as held, Client(hub.socket) as next_one:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with Client(hub.socket) as holder:
+            holder.greet("bob")
+            holder.say(*(chat("bob", "joe", str(number)) for number in range(400)))
+        assert next_one.greet("bob")["type"] == "welcome"
+
+
+def test_who_half_closes_is_answered_and_has_its_id_no_more(hub):
+    hub.ready()
+    with Client(hub.socket) as holder, Client(hub.socket) as next_one:
+        holder.greet("bob")
+        holder.say(chat("bob", "joe", "last", receipt=True))
+        holder.end()
+        assert next_one.greet("bob")["type"] == "welcome"
+        assert [each["type"] for each in holder.hear_to_the_end()] == ["receipt"]
 
 
 def test_an_end_of_file_proves_that_every_line_was_handled(hub):
@@ -404,6 +466,9 @@ class Host:
 
     def store(self, post: Post) -> Errand:
         raise AssertionError("nothing is stored here")
+
+    async def hear_out(self, holder: Link) -> bool:
+        raise AssertionError("nobody else is here")
 
 
 async def test_who_asks_and_reads_no_answer_is_let_go(autojump_clock):

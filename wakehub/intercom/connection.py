@@ -6,18 +6,20 @@ kernel does not take at once is left to the connection's own writer, which sleep
 """
 
 import contextlib
+import select
 import socket
 from typing import Protocol
 
 import trio
 
-from wakehub.intercom.mesh import Link, Mesh, Post
+from wakehub.intercom.mesh import Claim, Link, Mesh, Post
 from wakehub.intercom.ndjson import LineReader, Refusal
 from wakehub.intercom.spooler import Errand
 from wakehub.limits import MAX_MESH_QUEUED_LINES, MESH_FLUSH_MS, MESH_HEARTBEAT_SECONDS
 
 _RECEIVE = 64 * 1024
 _UNREAD_SECONDS = 2 * MESH_HEARTBEAT_SECONDS
+_HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
 class Host(Protocol):
@@ -31,6 +33,9 @@ class Host(Protocol):
     def store(self, post: Post) -> Errand:
         """Have a chat stored."""
 
+    async def hear_out(self, holder: Link) -> bool:
+        """Whether the peer of `holder` has hung up; its id is free then."""
+
 
 class Connection:
     """Owns `sock` (non-blocking) until its end."""
@@ -39,6 +44,7 @@ class Connection:
         self._host = host
         self._sock = sock
         self._link = link
+        self.ended = trio.Event()
         self._reader = LineReader()
         self._is_blocked = False
         self._is_broken = False
@@ -65,6 +71,13 @@ class Connection:
                 self._sock.close()
                 self._host.mesh.close(self._link)
                 self._host.flush()
+                self.ended.set()
+
+    def has_hung_up(self) -> bool:
+        """Whether the peer will say nothing more, however much of what it said is still to be read."""
+        poll = select.poll()
+        poll.register(self._sock, _HUNG_UP)
+        return bool(poll.poll(0))
 
     def stop(self) -> None:
         """Take what has arrived, and end."""
@@ -89,9 +102,12 @@ class Connection:
                 return
             except OSError:
                 self._is_broken = True
-                self._reading.cancel()
+                if not self.has_hung_up():  # what it said before it did is heard to the end
+                    self._reading.cancel()
                 break
             self._host.mesh.sent(self._link, count)
+        if self._is_broken:
+            queue.clear()
         self._room.unpark_all()
 
     async def _write_backlog(self) -> None:
@@ -114,9 +130,13 @@ class Connection:
                 break
             if line is None:
                 break
-            post = mesh.receive(link, line)
-            if post is not None:
-                errands.append(self._host.store(post))
+            found = mesh.receive(link, line)
+            while isinstance(found, Claim) and await self._host.hear_out(found.holder):
+                found = mesh.receive(link, line)
+            if isinstance(found, Claim):
+                mesh.contest(link, found)
+            elif found is not None:
+                errands.append(self._host.store(found))
             self._host.flush()
             await self._have_room()
         for errand in errands:

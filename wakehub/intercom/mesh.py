@@ -2,7 +2,8 @@
 
 Synchronous, and without socket, file, clock or log: the server feeds it lines and writes what it queues. A chat comes
 back as a `Post`; the server appends that to the inboxes of its recipients, and only what is stored there is handed to
-`deliver` for its live copy.
+`deliver` for its live copy. Whoever asks for an id that another connection has comes back as a `Claim`, since only a
+look at that connection's socket tells whether somebody is still there.
 """
 
 from dataclasses import dataclass, field
@@ -39,6 +40,14 @@ class Post:
     """For each recipient whose inbox did not take it, why."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """`session` is asked for while `holder` has it."""
+
+    session: str
+    holder: Link
+
+
 class Mesh:
     """All live state of one channel's hub."""
 
@@ -69,13 +78,15 @@ class Mesh:
 
     # --- lines in ---
 
-    def receive(self, link: Link, line: bytes) -> Post | None:
-        """Take one line; answers are queued, a chat comes back."""
+    def receive(self, link: Link, line: bytes) -> Post | Claim | None:
+        """Take one line; answers are queued, a chat comes back, and a `Claim` where another link has the id.
+
+        A claim is left undecided: once its holder has ended the line may be given again; else `contest` decides.
+        """
         try:
             envelope = ndjson.parse(line)
             if envelope.type in ("register", "announce"):
-                self._register(link, envelope.from_session)
-                return None
+                return self._register(link, ndjson.check_session(envelope.from_session))
             if envelope.type == "chat":
                 return self._post(link, envelope.within(self._channel))
             if envelope.type != "heartbeat":
@@ -85,17 +96,25 @@ class Mesh:
             self.refuse(link, refusal)
         return None
 
-    def _register(self, link: Link, session: str) -> None:
-        ndjson.check_session(session)
+    def _register(self, link: Link, session: str) -> Claim | None:
         holder = self._holders.get(session)
-        if holder is not None and holder is not link and self._is_live(holder):
-            raise Refusal(Code.SESSION_COLLISION, f"{session} is connected already; its holder keeps it")
-        if holder is not link:
+        if holder is not None and holder is not link:
+            return Claim(session, holder)
+        if holder is None:
             self._release(link)
             self._holders[session] = link
             self.has_changed = True
         link.session = link.sender = session
         self._say(link, ndjson.welcome(session, self.sessions(), self._channel))
+        return None
+
+    def contest(self, link: Link, claim: Claim) -> None:
+        """Refuse the id to `link`: its holder keeps it, if that one lives (§2)."""
+        if self._is_live(claim.holder):
+            why = f"{claim.session} is connected already; its holder keeps it"
+            self.refuse(link, Refusal(Code.SESSION_COLLISION, why))
+        else:
+            self._register(link, claim.session)
 
     def _is_live(self, holder: Link) -> bool:
         """Whether a heartbeat's write is taken within the queue's bounds; a holder that fails is disconnected (§2)."""
@@ -103,6 +122,10 @@ class Mesh:
             return True
         self._end(holder)
         return False
+
+    def release(self, link: Link) -> None:
+        """The peer of `link` has hung up: its id is free; what it said before is taken all the same."""
+        self._release(link)
 
     def _post(self, link: Link, envelope: Envelope) -> Post:
         about = envelope.id

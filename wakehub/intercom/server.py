@@ -113,6 +113,16 @@ class Server:
         """Have a chat stored for its recipients."""
         return self._spooler.store(post)
 
+    async def hear_out(self, holder: Link) -> bool:
+        """Whether the peer of `holder` has hung up: its id is free then. What it said is stored first, or for 1 s."""
+        connection = self._connections.get(holder)
+        if connection is None or not connection.has_hung_up():
+            return False
+        with trio.move_on_after(MESH_LOCK_MS / 1000):
+            await connection.ended.wait()
+        self.mesh.release(holder)
+        return True
+
     def _stored(self, post: Post, session: str) -> None:
         self.mesh.deliver(post, session)
         self.flush()
