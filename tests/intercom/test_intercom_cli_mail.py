@@ -305,3 +305,18 @@ def test_the_variable_and_the_flag_name_the_place(mesh):
     finally:
         pid = json.loads((other / "default" / "peers.json").read_bytes())["hub_pid"]
         os.kill(pid, signal.SIGTERM)
+
+
+def test_a_damaged_offset_is_told_and_costs_no_mail(mesh):
+    """Also where a project's own id is asked for first, which writes to that file."""
+    sent = report(intercom(mesh, "send", "--to", "rowan", "--text", "x"))["envelope"]
+    own = sent["from_session"]
+    send(mesh, "read before", to=own)
+    assert report(intercom(mesh, "poll"))["count"] == 1
+    (mesh.channel / f"offset_{own}.json").write_bytes(b'{"offs')
+    again = intercom(mesh, "poll")
+    assert (again.returncode, report(again)["count"]) == (0, 1)
+    assert f"offset_{own}.json cannot be understood" in again.stderr.decode()
+    assert again.stderr.count(b"\n") == 1
+    assert (mesh.channel / f"offset_{own}.bad").read_bytes() == b'{"offs'
+    assert intercom(mesh, "poll").stderr == b""

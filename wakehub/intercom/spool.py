@@ -1,7 +1,7 @@
 """One session's inbox: the truth of the mesh, of which a live line is only a copy (intercom.md §3, §4).
 
     inbox_<id>.ndjson        lines, appended by whoever sends; only what ends in a newline is there
-    offset_<id>.json         how far the session has read; keys that others put there are kept
+    offset_<id>.json         how far the session has read (`place`)
     offset_<id>@<name>.json  the same for a second reader with a place of its own
     inbox_<id>.bad           lines that were no envelope, kept aside
     offset_<id>.lock         held by a reader from its reading until its offset stands
@@ -10,9 +10,8 @@ Two locks, because they are held for different times. The inbox's own is held on
 reader keeps a sender out; a reader's is held while what was read is handed over, so that no two readers take the same
 mail. Whoever needs both takes the reader's first.
 
-An offset is a place in a file that anybody may truncate. It is kept with the first bytes' digest (`head`): where that
-no longer fits, the file was begun anew and is read from its start. An offset beyond the end, or inside a line, goes
-back to the start of a line: what was read twice then is known by its digest (`seen`), what was passed over is lost.
+An offset beyond the end of the file, or inside a line, goes back to the start of a line; one in a file that was begun
+anew, to its start. What was read twice then is known by its digest; what was passed over is lost.
 """
 
 import contextlib
@@ -29,29 +28,18 @@ from wakehub.errors import CannotCreate
 from wakehub.intercom import ndjson
 from wakehub.intercom.channels import Channel, locked
 from wakehub.intercom.ndjson import Envelope
+from wakehub.intercom.place import Mark, Place, offset_in
 from wakehub.limits import (
     COPY_BYTES,
     MAX_MESH_LINE_BYTES,
-    MAX_MESH_OFFSET_BYTES,
     MESH_BATCH_LINES,
     MESH_COMPACT_BYTES,
-    MESH_HEAD_BYTES,
     MESH_LOCK_MS,
     MESH_SEEN,
 )
 
 _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
 _TRACE: Final = re.compile(r"(?:inbox_(?=.*\.ndjson$)|offset_(?=.*\.json$))([^@]*)\.(?:nd)?json")
-_OWN_KEYS: Final = frozenset({"offset", "updated_at", "head", "seen"})
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """How far a reader came: `offset` in bytes, the digest of the file's head, and those of the last envelopes."""
-
-    offset: int = 0
-    head: str = ""
-    seen: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -85,13 +73,12 @@ class Inbox:
         self._patience_ms = patience_ms
         self._name = f"inbox_{session}.ndjson"
         self._stem = f"offset_{session}@{reader}" if reader else f"offset_{session}"
-        self._offset_name = f"{self._stem}.json"
-        self._ahead: tuple[Mark, Mark] | None = None  # where the offset stands that a full disk kept, and where we are
+        self._place = Place(channel, self._stem)
 
     @property
     def is_ahead(self) -> bool:
         """Whether more was handed over than the offset could be made to say."""
-        return self._ahead is not None
+        return self._place.is_ahead
 
     # --- writing ---
 
@@ -133,7 +120,7 @@ class Inbox:
         """
         with self._reading():
             with self._locked(os.O_RDWR | os.O_CREAT) as fd:
-                batch = self._read(fd, self._mark(), most)
+                batch = self._read(fd, self._place.mark(), most)
             yield batch
             if batch.end != batch.start or self.is_ahead:
                 self._note(batch)
@@ -141,7 +128,7 @@ class Inbox:
     def peek(self, most: int = MESH_BATCH_LINES) -> Batch:
         """Up to `most` envelopes that are unread; they stay so."""
         with self._locked(os.O_RDWR | os.O_CREAT) as fd:
-            return self._read(fd, self._mark(), most)
+            return self._read(fd, self._place.mark(), most)
 
     def find(self, message_id: str) -> Envelope | None:
         """The envelope of that id, if it lies in the inbox, read or unread."""
@@ -173,7 +160,7 @@ class Inbox:
         with self._reading(), self._locked(os.O_RDWR | os.O_CREAT) as fd:
             dropped, mark = self._unread(fd)
             os.ftruncate(fd, 0)
-            self._put(Mark(0, "", mark.seen))
+            self._place.put(Mark(0, "", mark.seen))
         return dropped
 
     def remove(self) -> int:
@@ -185,22 +172,24 @@ class Inbox:
             unread = self._unread(fd)[0]
             if unread or not self._is_read_by_others(os.fstat(fd).st_size):
                 return max(1, unread)
-            for name in self._readers() | {self._name, self._offset_name, f"inbox_{self.session}.bad"}:
+            readers = self._readers() | {self._place.name}
+            spoiled = {f"{name.removesuffix('.json')}.bad" for name in readers} | {f"inbox_{self.session}.bad"}
+            for name in readers | spoiled | {self._name}:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._channel.fd)
         return 0
 
     def _unread(self, fd: int) -> tuple[int, Mark]:
-        mark = self._mark()
+        mark = self._place.mark()
         unread, batch = 0, Batch(is_last=False)
         while not batch.is_last:
             batch = self._read(fd, mark, MESH_BATCH_LINES)
-            mark = Mark(batch.end, self._head(fd, batch.end), batch._seen)
+            mark = Mark.at(fd, batch.end, batch._seen)
             unread += len(batch.envelopes)
         return unread, mark
 
     def _read(self, fd: int, mark: Mark, most: int) -> Batch:
-        start = self._place(fd, mark)
+        start = _start(fd, mark)
         batch = Batch(start=start, end=start)
         seen = dict.fromkeys(mark.seen)
         size = 0
@@ -231,20 +220,6 @@ class Inbox:
         batch._seen = tuple(seen)[-MESH_SEEN:]
         return batch
 
-    def _place(self, fd: int, mark: Mark) -> int:
-        """Where to read on: the offset if it still is one, else the start of a line before it."""
-        size = os.fstat(fd).st_size
-        if mark.offset > size or not self._is_head(fd, mark.head):
-            return 0
-        place = mark.offset
-        while place > 0:
-            first = max(0, place - COPY_BYTES)
-            found = os.pread(fd, place - first, first).rfind(b"\n")
-            if found >= 0:
-                return first + found + 1
-            place = first
-        return 0
-
     def _note(self, batch: Batch) -> None:
         try:
             self._advance(batch)
@@ -259,21 +234,21 @@ class Inbox:
         """Set the offset behind a batch, unless the inbox was begun anew or read on meanwhile by other tools."""
         with self._locked(os.O_RDWR | os.O_CREAT) as fd:
             self._keep_aside(fd, batch._spoiled)
-            mark = self._mark()
-            there = self._place(fd, mark)
+            mark = self._place.mark()
+            there = _start(fd, mark)
             if os.fstat(fd).st_size < batch.end or there < batch.start:
-                self._put(Mark(there, self._head(fd, there), batch._seen))
+                self._place.put(Mark.at(fd, there, batch._seen))
                 return
             end = max(there, batch.end)
             if end == os.fstat(fd).st_size and end > MESH_COMPACT_BYTES and self._is_read_by_others(end):
                 os.ftruncate(fd, 0)
                 end = 0
-            self._put(Mark(end, self._head(fd, end), batch._seen))
+            self._place.put(Mark.at(fd, end, batch._seen))
 
     def _is_read_by_others(self, end: int) -> bool:
         """Whether every other reader of this inbox is at its end too; what only one has read is not compacted."""
-        others = self._readers() - {self._offset_name}
-        return all(_mark_in(self._channel.document(name, MAX_MESH_OFFSET_BYTES)).offset >= end for name in others)
+        others = self._readers() - {self._place.name}
+        return all(offset_in(self._channel, name) >= end for name in others)
 
     def _readers(self) -> set[str]:
         """The offsets of all who read this inbox, as far as they have one."""
@@ -297,57 +272,21 @@ class Inbox:
     # --- the offset ---
 
     def document(self) -> dict[str, Any]:
-        """What the offset's file says, the keys of others included; empty when there is none."""
-        return self._channel.document(self._offset_name, MAX_MESH_OFFSET_BYTES)
+        """What the offset's file says, the keys of others included; empty when it says nothing."""
+        return self._place.document()
 
     def claim(self, extra: Mapping[str, Any]) -> bool:
         """Make the offset's file, at 0, with `extra` keys; False when it is there already, which is then untouched."""
-        return self._create(dict(extra) | {"offset": 0})
+        return self._place.create(dict(extra) | {"offset": 0})
 
     def begin_like(self, other: "Inbox") -> bool:
         """Make the offset's file, where `other` has come to; False when it is there already."""
-        return self._create({"offset": 0} | {key: value for key, value in other.document().items() if key in _OWN_KEYS})
-
-    def _create(self, document: Mapping[str, Any]) -> bool:
-        try:
-            self._channel.create(self._offset_name, dict(document) | {"updated_at": ndjson.timestamp()})
-        except FileExistsError:
-            return False
-        return True
+        return self._place.begin_like(other._place)
 
     def annotate(self, extra: Mapping[str, Any]) -> None:
         """Set `extra` keys in the offset's file; a value of None takes its key out. The offset stays."""
         with self._reading(), self._locked(os.O_RDWR | os.O_CREAT):
-            found = {"offset": 0} | self.document() | dict(extra)
-            kept = {key: value for key, value in found.items() if value is not None}
-            self._channel.replace(self._offset_name, kept | {"updated_at": ndjson.timestamp()})
-
-    def _mark(self) -> Mark:
-        found = _mark_in(self.document())
-        return self._ahead[1] if self._ahead is not None and self._ahead[0] == found else found
-
-    def _put(self, mark: Mark) -> None:
-        found = self.document()
-        others = {key: value for key, value in found.items() if key not in _OWN_KEYS}
-        own = {
-            "offset": mark.offset,
-            "updated_at": ndjson.timestamp(),
-            "head": mark.head,
-            "seen": list(mark.seen),
-        }
-        self._ahead = (_mark_in(found), mark)
-        self._channel.replace(self._offset_name, own | others)
-        self._ahead = None
-
-    @staticmethod
-    def _head(fd: int, offset: int) -> str:
-        """How many of the first bytes were read, and their digest: what tells a file from one begun anew."""
-        size = min(offset, MESH_HEAD_BYTES)
-        return f"{size}:{hashlib.sha256(os.pread(fd, size, 0)).hexdigest()}" if size else ""
-
-    def _is_head(self, fd: int, head: str) -> bool:
-        size = head.partition(":")[0]
-        return not size.isdecimal() or self._head(fd, int(size[:4])) == head
+            self._place.annotate(extra)
 
     # --- locks ---
 
@@ -372,6 +311,18 @@ class Inbox:
         with self._channel.opened(f"{self._stem}.lock", os.O_RDWR | os.O_CREAT) as fd:
             with locked(fd, f"the reading of the inbox of {self.session}", self._patience_ms):
                 yield
+
+
+def _start(fd: int, mark: Mark) -> int:
+    """Where to read on: the offset if it still is one, else the start of a line before it."""
+    place = mark.offset if mark.fits(fd) else 0
+    while place > 0:
+        first = max(0, place - COPY_BYTES)
+        found = os.pread(fd, place - first, first).rfind(b"\n")
+        if found >= 0:
+            return first + found + 1
+        place = first
+    return 0
 
 
 def _lines(file: Any) -> Iterator[tuple[bytes | None, int]]:
@@ -405,15 +356,6 @@ def _digest(envelope: Envelope) -> str:
     """What makes two lines the same message: not the id alone, which a careless sender may use for all of them."""
     parts = [envelope.id, envelope.from_session, envelope.timestamp, envelope.payload]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _mark_in(found: Mapping[str, Any]) -> Mark:
-    offset, head, seen = (found.get(key) for key in ("offset", "head", "seen"))
-    return Mark(
-        offset if type(offset) is int and offset >= 0 else 0,
-        head if isinstance(head, str) else "",
-        tuple(each for each in seen if isinstance(each, str)) if isinstance(seen, list) else (),
-    )
 
 
 def sessions(channel: Channel) -> list[str]:
