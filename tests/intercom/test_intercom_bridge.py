@@ -91,6 +91,15 @@ def test_a_thousand_in_each_becomes_one_row_though_all_are_killed(mesh):
     assert {each["verified"] for each in printed} == {"unsigned"}
 
 
+def test_lines_that_are_no_envelopes_are_told(mesh):
+    mesh.bridge()
+    path = mesh.channel / "inbox_rowan.ndjson"
+    with path.open("ab") as file:
+        file.write(b"[]\n" + line(envelope("chat", "nova", "rowan", {"text": "kept"})))
+    until(lambda: [body for _, body, _ in rows(mesh)] == [b"kept"], "the other one is a row")
+    assert f"alice as rowan on dev: 1 line of {path} was no envelope (at byte 0)" in mesh.said("bridge")
+
+
 def test_a_thousand_out_each_is_spooled_once_though_all_are_killed(mesh):
     """F21: bridge, channel's hub and the peer's listener are each killed twice."""
     running = {

@@ -39,6 +39,25 @@ def test_init_twice_in_one_project_gives_one_id(mesh):
     assert Path(first["project"]) == mesh.base / "a"
 
 
+def test_why_an_id_is_new_is_told(mesh):
+    own = report(mesh, "init")["session"]
+    file = mesh.base / "a" / ".intercom" / "session.json"
+    named = json.loads(file.read_bytes())
+    for document in ({**named, "channels": {}}, {"channels": {"other": {}}}, {}):
+        file.write_text(json.dumps(document))
+        found = intercom(mesh, "poll")
+        (line,) = found.stderr.decode().splitlines()
+        other = json.loads(file.read_bytes())["channels"]["dev"]["session"]
+        assert other != own
+        assert line == f"wakehub: this project is {other} on channel dev: {file} named no id for that channel, and " + (
+            "names this one now"
+        )
+    file.write_text('{"channels": {"dev": {"session": "nova"}}}')
+    found = intercom(mesh, "poll")
+    assert (found.returncode, found.stdout) == (78, b"")
+    assert f"next: mend it, or put it aside for a new identity: mv {file} {file}.bad" in found.stderr.decode()
+
+
 def test_a_second_project_has_another_id(mesh):
     assert report(mesh, "init")["session"] != report(mesh, "init", project="b")["session"]
 

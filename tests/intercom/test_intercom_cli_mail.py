@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,6 +121,24 @@ def test_a_broadcast_reaches_who_is_connected_and_not_its_sender(mesh):
     until(lambda: printed(mesh, "rowan") == ["to all", "to all, too"], "rowan has both")
     assert printed(mesh, "nova") == []
     assert poll(mesh, session="wren") == ["before wren came"]
+
+
+@pytest.mark.parametrize("how", ["poll", "peek", "listen"])
+def test_lines_that_were_no_envelopes_are_named_with_their_file(mesh, how):
+    send(mesh, "1")
+    path = mesh.channel / "inbox_rowan.ndjson"
+    first = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"[]\n")
+    send(mesh, "2")
+    if how == "listen":
+        listen(mesh, "rowan")
+        until(lambda: printed(mesh, "rowan") == ["1", "2"], "both are printed")
+        said = until(lambda: mesh.said("rowan"), "it is told")
+    else:
+        said = intercom(mesh, "poll", "--session", "rowan", *["--peek"][: how == "peek"]).stderr.decode()
+    line = f"1 line of {path} was no envelope (at byte {first}); what is read past goes to inbox_rowan.bad"
+    assert said == f"wakehub: {line}\n"
 
 
 @pytest.mark.parametrize("to", ["*", "all"])
@@ -245,9 +264,18 @@ def test_the_defaults_of_the_existing_tool_can_be_had(mesh):
 
 
 def test_a_text_too_long_for_a_line_is_refused(mesh):
-    found = intercom(mesh, "send", *AS_NOVA, "--to", "rowan", "--stdin", stdin=b"x" * (1024 * 1024))
-    assert found.returncode == 65
-    assert b"1048576" in found.stderr
+    """It is said how much came, how much there may be, and what to do."""
+    for body, size in (
+        ("x" * 1_048_576, "10487.. bytes"),
+        ("x" * 3_000_000, "3000000 bytes"),
+        ("é" * 200_000, "1200... b"),
+    ):
+        found = intercom(mesh, "send", *AS_NOVA, "--to", "rowan", "--stdin", stdin=body.encode())
+        assert (found.returncode, found.stdout) == (65, b"")
+        said = found.stderr.decode()
+        assert "1048576" in said
+        assert re.search(size, said), said
+        assert "next: split it, or write it to a file and send its path" in said
     assert poll(mesh) == []
 
 

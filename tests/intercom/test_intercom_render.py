@@ -3,7 +3,8 @@
 import pytest
 
 from wakehub.intercom.ndjson import Envelope, chat
-from wakehub.intercom.render import shown
+from wakehub.intercom.render import shown, spoiled
+from wakehub.intercom.spool import Inbox
 
 
 def test_a_chat_is_its_sender_and_its_text():
@@ -27,6 +28,18 @@ def test_nothing_invisible_and_no_second_line(bad):
     line = shown(made)
     assert bad not in line
     assert line.isprintable()
+
+
+def test_lines_that_were_no_envelopes_are_counted_and_placed(channel):
+    inbox = Inbox(channel, "bob")
+    assert spoiled(inbox.peek(), inbox) == ""
+    for number, said in ((1, "1 line of {} was no envelope (at byte 0);"), (2, "2 lines of {} were no envelopes (at")):
+        inbox.append([b"x\n"] * number)
+        with inbox.taking() as batch:
+            assert spoiled(batch, inbox).startswith(said.format(inbox.path))
+    assert (channel.path / inbox.bad_name).read_bytes() == b"x\n" * 3
+    inbox.append([b"x\n"] * 7)
+    assert "(at bytes 6, 8, 10, 12, 14, …)" in spoiled(inbox.peek(), inbox)
 
 
 def test_a_name_cannot_look_like_another_part():

@@ -104,7 +104,7 @@ def test_a_torn_tail_costs_only_the_torn_record(channel, inbox):
     assert taken(inbox) == []
     inbox.append([line("2"), line("3")])
     with inbox.taking() as batch:
-        assert ([each.text for each in batch.envelopes], batch.bad) == (["2", "3"], 1)
+        assert ([each.text for each in batch.envelopes], len(batch.spoiled)) == (["2", "3"], 1)
     assert (channel.path / "inbox_bob.bad").read_bytes() == torn + b"\n"
 
 
@@ -126,7 +126,7 @@ def test_bad_lines_are_skipped_counted_and_kept_aside(channel, inbox):
     for _ in range(9):
         with inbox.taking() as batch:
             found += [each.text for each in batch.envelopes]
-            bad += batch.bad
+            bad += len(batch.spoiled)
     assert (found, bad) == (["1", "2"], len(BAD))
     aside = (channel.path / "inbox_bob.bad").read_bytes()
     assert aside.startswith(b"".join(BAD[:-1]))

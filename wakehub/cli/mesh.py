@@ -27,7 +27,7 @@ from wakehub.visible import visible
 if TYPE_CHECKING:
     from wakehub.intercom.channels import Channel
     from wakehub.intercom.identity import Identity
-    from wakehub.intercom.ndjson import Envelope
+    from wakehub.intercom.ndjson import Envelope, Refusal
     from wakehub.intercom.spool import Batch, Inbox
 
 DEFAULT_CHANNEL = "default"
@@ -46,7 +46,21 @@ def _channel(args: argparse.Namespace) -> "Iterator[Channel]":
         with Channel.open(base, getattr(args, "channel", DEFAULT_CHANNEL)) as opened:
             yield opened
     except Refusal as refused:
-        raise BadData(refused.message, remedy="wakehub intercom COMMAND --help shows what can be given") from refused
+        raise _bad_data(refused) from refused
+
+
+def _bad_data(refused: "Refusal") -> BadData:
+    from wakehub.intercom.ndjson import Code
+
+    if refused.code is Code.LINE_TOO_LONG:
+        return _too_long(f"{refused.message}, and what is not ASCII takes 6 bytes or more")
+    return BadData(refused.message, remedy="wakehub intercom COMMAND --help shows what can be given")
+
+
+def _too_long(why: str) -> BadData:
+    return BadData(
+        "the message is too long for the mesh", why=why, remedy="split it, or write it to a file and send its path"
+    )
 
 
 def _session(args: argparse.Namespace, channel: "Channel") -> str:
@@ -65,7 +79,7 @@ def _identity(args: argparse.Namespace, channel: "Channel", *, force_new: bool =
     if found.replaced is not None:
         output.warn(f"wakehub: this project is {found.session} now, and no longer {found.replaced}: {found.why}")
     elif found.is_new:
-        output.warn(f"wakehub: this project is {found.session} on channel {channel.name}")
+        output.warn(f"wakehub: this project is {found.session} on channel {channel.name}: {found.why}")
     return found
 
 
@@ -116,6 +130,7 @@ def _is_fresh(args: argparse.Namespace) -> bool:
 def run_send(args: argparse.Namespace) -> int:
     from wakehub.intercom import client
 
+    _check_reply_to(args.reply_to)
     payload = _payload(args)
     with _channel(args) as channel:
         sent = client.send(channel, _chat(channel, _session(args, channel), args, payload))
@@ -133,6 +148,17 @@ def _chat(channel: "Channel", session: str, args: argparse.Namespace, payload: d
         ndjson.check_session(args.to)
     made = ndjson.Envelope("chat", session, args.to, channel.name, payload, args.reply_to)
     return ndjson.parse(made.line())
+
+
+def _check_reply_to(message_id: str | None) -> None:
+    from wakehub.intercom.ndjson import is_message_id
+
+    if message_id is not None and not is_message_id(message_id):
+        raise Usage(
+            f"--reply-to: '{visible(message_id)}' is no id of a message",
+            why="one is msg_ and 12 of 0-9 a-f",
+            remedy="take it from what poll or listen printed",
+        )
 
 
 def _payload(args: argparse.Namespace) -> dict[str, Any]:
@@ -163,10 +189,20 @@ def _text(args: argparse.Namespace) -> str | None:
     from wakehub.limits import MAX_MESH_LINE_BYTES
 
     data = messages.read_stdin(MAX_MESH_LINE_BYTES)
+    if len(data) > MAX_MESH_LINE_BYTES:
+        raise _too_long(f"{_size_of_stdin(len(data))} bytes came, and a line holds at most {MAX_MESH_LINE_BYTES}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise BadData("standard input is not UTF-8", why="the mesh carries text", remedy="send its path") from error
+
+
+def _size_of_stdin(read: int) -> str:
+    """How many bytes standard input has, of which so many were read; looked at only so far."""
+    most = 64 * 1024 * 1024
+    while read < most and (more := sys.stdin.buffer.read(64 * 1024)):
+        read += len(more)
+    return str(read) if read < most else f"over {most}"
 
 
 # --- poll and listen ---
@@ -194,7 +230,7 @@ def _say_unread(inbox: "Inbox", *, peek: bool, even_none: bool) -> bool:
     """Print what is unread, which is taken once it is out; whether there was any."""
     with contextlib.nullcontext(inbox.peek(_ALL)) if peek else inbox.taking(_ALL) as batch:
         messages = [each.document() for each in batch.envelopes]
-        _tell_bad(batch, inbox.session)
+        _tell_spoiled(batch, inbox)
         if messages or even_none:
             output.say_json({"count": len(messages), "messages": messages})
         return bool(messages)
@@ -210,7 +246,7 @@ def run_listen(args: argparse.Namespace) -> int:
     def hand_over(batch: "Batch") -> None:
         for envelope in batch.envelopes:
             output.say(shown(envelope)) if as_lines else output.say_json(envelope.document())
-        _tell_bad(batch, session)
+        _tell_spoiled(batch, Inbox(channel, session))
 
     def tell(line: str) -> None:
         output.warn(f"wakehub: {line}")
@@ -258,9 +294,11 @@ def _stopped() -> "Iterator[tuple[int, threading.Event]]":
     yield stop, gone  # both ends stay open until the process ends: the thread may still write
 
 
-def _tell_bad(batch: "Batch", session: str) -> None:
-    if batch.bad:
-        output.warn(f"wakehub: {batch.bad} lines were no envelopes; they are kept in inbox_{session}.bad")
+def _tell_spoiled(batch: "Batch", inbox: "Inbox") -> None:
+    if batch.spoiled:
+        from wakehub.intercom.render import spoiled
+
+        output.warn(f"wakehub: {spoiled(batch, inbox)}")
 
 
 # --- peers, cleanup, daemon ---

@@ -45,6 +45,7 @@ from wakehub.intercom.channels import Channel
 from wakehub.intercom.client import send
 from wakehub.intercom.crossing import Seat
 from wakehub.intercom.ndjson import Envelope, Refusal, is_session
+from wakehub.intercom.render import spoiled
 from wakehub.limits import MAX_BODY_BYTES, MAX_RECORD_SETTING, RECORD_RETRY_SECONDS, RECORD_WATCH_MS
 from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome
 from wakehub.relay.endings import endings
@@ -198,6 +199,8 @@ class Intake:
         found again.
         """
         with self._spool.taking() as batch:
+            if complaint := spoiled(batch, self._spool):
+                tell(f"{self._seat}: {complaint}")
             ids = self._store(batch.envelopes) if batch.envelopes else []
         for _ in poke(self._config.paths.publish_socket, ids):
             pass  # whatever becomes of it: the rows are found all the same

@@ -298,7 +298,7 @@ def drain(inbox: Inbox, hand_over: Callable[[Batch], None]) -> int:
     count = 0
     while True:
         with inbox.taking() as batch:
-            if batch.envelopes or batch.bad:
+            if batch.envelopes or batch.spoiled:
                 hand_over(batch)
             count += len(batch.envelopes)
         if batch.is_last:

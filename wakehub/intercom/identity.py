@@ -58,8 +58,8 @@ _ENTRY: Final = {"session": str, "token": str, "since": str, "project": str, "de
 class Identity:
     """The id under which this project acts on a channel.
 
-    `is_new`: chosen just now. `is_active`: somebody is connected under it, as far as ``peers.json`` says; since the
-    mailbox bears our mark, that is by us. `replaced` is the id that was given up for it, for the reason `why`.
+    `is_new`: chosen just now, for the reason `why`. `is_active`: somebody is connected under it, as far as
+    ``peers.json`` says; since the mailbox bears our mark, that is by us. `replaced` is the id that was given up for it.
     """
 
     session: str
@@ -83,11 +83,12 @@ def settle(project: Path, channel: Channel, *, force_new: bool = False) -> Ident
         entry = None
         if channel.name in found[_CHANNELS]:
             entry = _checked(found[_CHANNELS][channel.name], channel.name, shown)
-        reason = "asked for with --force-new" if force_new and entry is not None else ""
-        if entry is not None and not force_new:
-            reason = _misfit(entry, where, channel)
-            if not reason:
-                return _known(entry, channel)
+        if entry is None:
+            reason = f"{visible(str(shown))} named no id for that channel, and names this one now"
+        elif force_new:
+            reason = "asked for with --force-new"
+        elif not (reason := _misfit(entry, where, channel)):
+            return _known(entry, channel)
         chosen = _choose(channel, where, project)
         found[_CHANNELS][channel.name] = chosen
         _write(where, found, shown)

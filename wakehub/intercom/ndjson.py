@@ -24,6 +24,7 @@ EVERYONE: Final = frozenset({"*", "all"})
 """The addresses that mean every connected id but the sender."""
 _SESSION: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_MESH_SESSION - 1}}}")
 _RESERVED: Final = EVERYONE | {HUB, "None"}
+_MESSAGE_ID: Final = re.compile(r"msg_[0-9a-f]{12}")
 _CHANNEL: Final = re.compile(r"[a-z0-9_-]{1,64}")
 _KEYS: Final = ("id", "type", "from_session", "to_session", "channel", "reply_to", "payload", "timestamp")
 _ADDRESSED_BY_TYPE: Final = ("register", "announce", "welcome", "error", "heartbeat", "receipt")
@@ -63,6 +64,11 @@ class Refusal(Exception):
 def new_id() -> str:
     """A fresh envelope id: ``msg_`` and 12 lower-case hexadecimal digits."""
     return f"msg_{secrets.token_hex(6)}"
+
+
+def is_message_id(name: str) -> bool:
+    """Whether `name` is an envelope's id as §1 has it; what others send may have another one."""
+    return _MESSAGE_ID.fullmatch(name) is not None
 
 
 def timestamp() -> str:

@@ -44,16 +44,15 @@ _TRACE: Final = re.compile(r"(?:inbox_(?=.*\.ndjson$)|offset_(?=.*\.json$))([^@]
 
 @dataclass(slots=True)
 class Batch:
-    """What was read at once: the envelopes in order; how many lines were bad, and how many were there twice."""
+    """What was read at once: the envelopes in order; where lines begin and end that were none; how many came twice."""
 
     envelopes: list[Envelope] = field(default_factory=list)
-    bad: int = 0
+    spoiled: list[tuple[int, int]] = field(default_factory=list)
     doubled: int = 0
     start: int = 0
     end: int = 0
     is_last: bool = True
     """Nothing whole was behind it."""
-    _spoiled: list[tuple[int, int]] = field(default_factory=list)
     _seen: tuple[str, ...] = ()
 
 
@@ -72,6 +71,8 @@ class Inbox:
         self._channel = channel
         self._patience_ms = patience_ms
         self._name = f"inbox_{session}.ndjson"
+        self.path = channel.path / self._name
+        self.bad_name = f"inbox_{session}.bad"
         self._stem = f"offset_{session}@{reader}" if reader else f"offset_{session}"
         self._place = Place(channel, self._stem)
 
@@ -173,7 +174,7 @@ class Inbox:
             if unread or not self._is_read_by_others(os.fstat(fd).st_size):
                 return max(1, unread)
             readers = self._readers() | {self._place.name}
-            spoiled = {f"{name.removesuffix('.json')}.bad" for name in readers} | {f"inbox_{self.session}.bad"}
+            spoiled = {f"{name.removesuffix('.json')}.bad" for name in readers} | {self.bad_name}
             for name in readers | spoiled | {self._name}:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._channel.fd)
@@ -208,8 +209,7 @@ class Inbox:
                         raise ndjson.Refusal(ndjson.Code.LINE_TOO_LONG, "longer than a line may be")
                     envelope = ndjson.parse(line)
                 except ndjson.Refusal:
-                    batch.bad += 1
-                    batch._spoiled.append((begin, batch.end))
+                    batch.spoiled.append((begin, batch.end))
                     continue
                 key = _digest(envelope)
                 if key in seen:
@@ -233,7 +233,7 @@ class Inbox:
     def _advance(self, batch: Batch) -> None:
         """Set the offset behind a batch, unless the inbox was begun anew or read on meanwhile by other tools."""
         with self._locked(os.O_RDWR | os.O_CREAT) as fd:
-            self._keep_aside(fd, batch._spoiled)
+            self._keep_aside(fd, batch.spoiled)
             mark = self._place.mark()
             there = _start(fd, mark)
             if os.fstat(fd).st_size < batch.end or there < batch.start:
@@ -263,7 +263,7 @@ class Inbox:
         if not spoiled:
             return
         with contextlib.suppress(OSError, CannotCreate):  # a full disk must not stop the reading
-            with self._channel.opened(f"inbox_{self.session}.bad", _APPEND) as bad:
+            with self._channel.opened(self.bad_name, _APPEND) as bad:
                 if os.fstat(bad).st_size > MESH_COMPACT_BYTES:
                     os.ftruncate(bad, 0)  # a writer that is broken must not fill the disk
                 for begin, end in spoiled:
