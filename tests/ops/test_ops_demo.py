@@ -18,18 +18,34 @@ from wakehub.ops import demo
 from wakehub.paths import choose
 from wakehub.processes import start_time
 
-Start = Callable[[], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+_PAUSED = """
+import sys
+from wakehub.ops.demo import _Stage
+real = getattr(_Stage, sys.argv[1])
+def paused(*arguments, **named):
+    sys.stdin.readline()
+    return real(*arguments, **named)
+setattr(_Stage, sys.argv[1], paused)
+from wakehub.cli import run
+sys.exit(run(["demo"]))
+"""
 
 
 @pytest.fixture
 def start(short: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Start the demo; what is temporary lies in `short`, and must be gone with every process that lived there."""
+    """Start the demo; what is temporary lies in `short`, and must be gone with every process that lived there.
+
+    `before` names a step of its stage: it waits there for a line, so that what a test does falls ahead of that step.
+    """
     monkeypatch.setenv("TMPDIR", str(short))
     running: list[subprocess.Popen[str]] = []
 
-    def call() -> subprocess.Popen[str]:
-        words = [sys.executable, "-P", "-m", "wakehub", "demo"]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+    def call(before: str | None = None) -> subprocess.Popen[str]:
+        words = ["-m", "wakehub", "demo"] if before is None else ["-c", _PAUSED, before]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-P", *words], text=True, process_group=0, **pipes)
         running.append(process)
         return process
 
@@ -84,7 +100,7 @@ def test_it_holds(start, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_middle_ends_everything_quietly(start, number):
-    process = start()
+    process = start(before="wait_for_hub")
     read_until(process, "kill -9")
     process.send_signal(number)
     _, err = process.communicate()
@@ -111,13 +127,13 @@ def test_a_reader_that_leaves_ends_everything(start):
 
 def test_it_does_not_claim_what_did_not_happen(start, short):
     """Without its supervisor nobody starts the hub again: the demo must say so and fail."""
-    process = start()
+    process = start(before="prepare_send")
     read_until(process, "wakehub listen")
     (home,) = short.iterdir()
     holder = read_holder(home / "state" / "up.lock")
     assert holder
     os.kill(holder.pid, signal.SIGKILL)
-    out, err = process.communicate()
+    out, err = process.communicate("\n" * 10)
     assert (process.returncode, err) == (Exit.FAILED, "")
     assert "The demo did not hold" in out
     assert "none lost" not in out
