@@ -100,6 +100,23 @@ def test_lines_that_are_no_envelopes_are_told(mesh):
     assert f"alice as rowan on dev: 1 line of {path} was no envelope (at byte 0)" in mesh.said("bridge")
 
 
+def test_the_place_of_a_bridge_is_given_up_only_when_it_is_away(mesh):
+    bridge = mesh.bridge()
+    until(lambda: (mesh.channel / "offset_rowan@bridge.json").exists(), "it has its place")
+    words = ("intercom", "cleanup", "--channel", "dev", "--forget", "rowan@bridge")
+    refused = mesh.run(*words)
+    assert (refused.returncode, refused.stdout) == (75, b"")
+    kill9(bridge)
+    sent = mesh.run("intercom", "send", "--channel", "dev", "--session", "nova", "--to", "rowan", "--text", "given up")
+    assert sent.returncode == 0
+    found = mesh.run("intercom", "cleanup", "--channel", "dev")
+    assert json.loads(found.stdout)["readers"] == [{"reader": "rowan@bridge", "unread": 1, "attended": False}]
+    assert b"wakehub intercom cleanup --forget rowan@bridge" in found.stderr
+    found = mesh.run(*words)
+    assert json.loads(found.stdout)["forgotten"] == [{"reader": "rowan@bridge", "unread": 1}]
+    assert (found.returncode, found.stderr, json.loads(found.stdout)["readers"]) == (0, b"", [])
+
+
 def test_a_thousand_out_each_is_spooled_once_though_all_are_killed(mesh):
     """F21: bridge, channel's hub and the peer's listener are each killed twice."""
     running = {

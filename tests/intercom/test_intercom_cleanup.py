@@ -7,11 +7,12 @@ import threading
 
 import pytest
 
-from wakehub.errors import Unsafe
+from wakehub.errors import BadData, Held, Unsafe
 from wakehub.intercom import ndjson
 from wakehub.intercom.channels import Channel
-from wakehub.intercom.cleanup import Cleaned, clean
+from wakehub.intercom.cleanup import Cleaned, Reader, clean, forget, readers
 from wakehub.intercom.spool import Inbox
+from wakehub.limits import MESH_COMPACT_BYTES
 
 
 def names(channel: Channel) -> set[str]:
@@ -110,6 +111,48 @@ def test_what_a_second_reader_has_not_read_stays(channel):
         "offset_rowan.json",
         "offset_rowan@bridge.json",
     }
+
+
+def test_a_reader_that_will_not_come_back_is_named_and_can_be_forgotten(channel):
+    """Until then nothing is taken from it: neither its inbox is made smaller, nor removed."""
+    inbox, bridge = fill(channel, "rowan", 3), Inbox(channel, "rowan", "bridge")
+    assert bridge.begin_like(inbox)
+    read(inbox)
+    (channel.path / "offset_rowan@no reader.json").write_text("{}")
+    assert readers(channel) == [Reader("rowan", "bridge", 3, is_attended=False)]
+    assert clean(channel, stale=True).kept == (("rowan", 3),)
+    with bridge.attended(), Inbox(channel, "rowan", "bridge").attended():
+        assert readers(channel) == [Reader("rowan", "bridge", 3, is_attended=True)]
+        with pytest.raises(Held, match="the place of bridge in the inbox of rowan"):
+            Inbox(channel, "rowan", "bridge", patience_ms=0).forget()
+    assert forget(channel, "rowan@bridge") == Reader("rowan", "bridge", 3, is_attended=False)
+    assert readers(channel) == []
+    assert set(clean(channel, stale=True).removed) == {"inbox_rowan.ndjson", "offset_rowan.json"}
+
+
+def test_an_inbox_is_compacted_once_a_reader_is_forgotten(channel):
+    inbox, bridge = fill(channel, "rowan"), Inbox(channel, "rowan", "bridge")
+    assert bridge.begin_like(inbox)
+    inbox.append([ndjson.chat("wren", "rowan", "x" * 1_000_000, "room").line()] * 2)
+    read(inbox)
+    size = inbox.path.stat().st_size
+    assert size > MESH_COMPACT_BYTES
+    forget(channel, "rowan@bridge")
+    fill(channel, "rowan")
+    read(inbox)
+    assert inbox.path.stat().st_size == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["rowan", "rowan@", "@bridge", "rowan@bridge", "../x@bridge", "rowan@../x", "rowan@a@b"]
+)
+def test_who_has_no_place_is_not_forgotten(channel, name):
+    """F43."""
+    fill(channel, "rowan")
+    before = names(channel)
+    with pytest.raises(BadData, match="has no place in an inbox of channel room"):
+        forget(channel, name)
+    assert names(channel) == before
 
 
 def test_a_mailbox_that_is_being_read_stays(channel):

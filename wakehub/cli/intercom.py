@@ -131,12 +131,24 @@ def _add_looking(commands: Commands) -> None:
         "cleanup",
         "remove what a hub that died left behind",
         mesh.run_cleanup,
-        examples=("wakehub intercom cleanup", "wakehub intercom cleanup --stale"),
-        details="A hub that runs is never touched, and unread mail is never removed.\n"
-        "Prints: channel, hub (live or none), removed, kept.\n" + _EXITS,
+        examples=(
+            "wakehub intercom cleanup",
+            "wakehub intercom cleanup --stale",
+            "wakehub intercom cleanup --forget rowan@bridge",
+        ),
+        details="A hub that runs is never touched, and unread mail is never removed but for that of a reader to "
+        "--forget.\n"
+        "Prints: channel, hub (live or none), removed, kept, forgotten, readers.\n" + _EXITS,
     )
     cleanup.add_argument(
         "--stale", action="store_true", help="also mailboxes with nothing unread that nobody is behind"
+    )
+    cleanup.add_argument(
+        "--forget",
+        action="append",
+        default=[],
+        metavar="ID@READER",
+        help="give up the place of a bridge (ID@bridge) that will not come back, with what it has not read",
     )
     commands.add(
         "daemon",

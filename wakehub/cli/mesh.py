@@ -341,16 +341,26 @@ def _forget(channel: "Channel", session: str) -> None:
 
 
 def run_cleanup(args: argparse.Namespace) -> int:
-    from wakehub.intercom.cleanup import clean
+    from wakehub.intercom.cleanup import clean, forget, readers
 
     with _channel(args) as channel:
+        forgotten = [forget(channel, name) for name in dict.fromkeys(args.forget)]
         found = clean(channel, stale=args.stale)
+        left = readers(channel)
+    for reader in left:
+        if reader.unread and not reader.is_attended:
+            output.warn(
+                f"wakehub: {reader} has {reader.unread} unread, and no process is it: the inbox keeps everything for it"
+                f"\n  next: start it again, or give that mail up: wakehub intercom cleanup --forget {reader}"
+            )
     output.say_json(
         {
             "channel": channel.name,
             "hub": "live" if found.is_live else "none",
             "removed": list(found.removed),
             "kept": [{"session": session, "unread": unread} for session, unread in found.kept],
+            "forgotten": [{"reader": str(each), "unread": each.unread} for each in forgotten],
+            "readers": [{"reader": str(each), "unread": each.unread, "attended": each.is_attended} for each in left],
         }
     )
     return Exit.DONE

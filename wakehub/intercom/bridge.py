@@ -169,7 +169,8 @@ class Intake:
         """
         with Channel.open(self._base, self._seat.channel) as self._channel:
             self._spool = spool.Inbox(self._channel, self._seat.session, _READER)
-            await self._look_forever()
+            with self._spool.attended():
+                await self._look_forever()
 
     async def _look_forever(self) -> None:
         while True:

@@ -232,12 +232,12 @@ class Channel:
 
 
 @contextlib.contextmanager
-def locked(fd: int, what: str, patience_ms: int = MESH_LOCK_MS) -> Iterator[None]:
-    """Hold an exclusive flock on `fd`; `what` names it. Raises `Held` (75) when it is not ours within `patience_ms`."""
+def locked(fd: int, what: str, patience_ms: int = MESH_LOCK_MS, *, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a flock on `fd`; `what` names it. Raises `Held` (75) when it is not ours within `patience_ms`."""
     deadline = time.monotonic() + patience_ms / 1000
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             if time.monotonic() >= deadline:

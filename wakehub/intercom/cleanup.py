@@ -2,7 +2,8 @@
 
 Only under the hub's own lock, so that no hub runs and none begins meanwhile; and a socket only when it refuses, since a
 hub of another tool may not know the lock. The lock itself stays for ever. A mailbox goes only when everything in it was
-read by all of its readers: mail that waits for somebody who is away is what a mailbox is for.
+read by all of its readers: mail that waits for somebody who is away is what a mailbox is for. Who reads under a name
+of its own, as a bridge does, and is away is named, for a person to decide.
 """
 
 import contextlib
@@ -13,13 +14,27 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from wakehub.errors import Held, Unsafe
+from wakehub.errors import BadData, Held, Unsafe
 from wakehub.intercom.channels import Channel
 from wakehub.intercom.election import lead
+from wakehub.intercom.ndjson import is_session
 from wakehub.intercom.spool import Inbox, sessions
 from wakehub.visible import visible
 
 _LEFT: Final = ("hub.sock", "hub.sock~", "peers.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A place of its own in an inbox; `is_attended` while a process is that reader."""
+
+    session: str
+    name: str
+    unread: int
+    is_attended: bool
+
+    def __str__(self) -> str:
+        return f"{self.session}@{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +44,32 @@ class Cleaned:
     is_live: bool
     removed: tuple[str, ...] = ()
     kept: tuple[tuple[str, int], ...] = ()
+
+
+def readers(channel: Channel) -> list[Reader]:
+    """Who has a place of its own in an inbox of the channel, sorted; raises `Held` (75) while one is locked."""
+    found = []
+    for session in sessions(channel):
+        for inbox in Inbox(channel, session).others():
+            found.append(Reader(session, inbox.reader, inbox.count_unread(), inbox.is_attended()))
+    return found
+
+
+def forget(channel: Channel, name: str) -> Reader:
+    """Take a reader's place away, `name` being ``ID@READER``, with what it had not read.
+
+    Raises `BadData` (65) for one that has none, `Held` (75) while a process is that reader.
+    """
+    session, _, reader = name.partition("@")
+    if is_session(session) and is_session(reader):
+        for inbox in Inbox(channel, session).others():
+            if inbox.reader == reader:
+                return Reader(session, reader, inbox.forget(), is_attended=False)
+    raise BadData(
+        f"{visible(name)} has no place in an inbox of channel {channel.name}",
+        why="a reader is named as ID@READER, such as rowan@bridge",
+        remedy="wakehub intercom cleanup shows those that there are",
+    )
 
 
 def clean(channel: Channel, *, stale: bool) -> Cleaned:

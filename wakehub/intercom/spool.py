@@ -5,17 +5,21 @@
     offset_<id>@<name>.json  the same for a second reader with a place of its own
     inbox_<id>.bad           lines that were no envelope, kept aside
     offset_<id>.lock         held by a reader from its reading until its offset stands
+    offset_<id>@<name>.live  locked while a process is that second reader
 
 Two locks, because they are held for different times. The inbox's own is held only while bytes move, so that no slow
 reader keeps a sender out; a reader's is held while what was read is handed over, so that no two readers take the same
 mail. Whoever needs both takes the reader's first.
+
+A second reader that is away keeps what it has not read: no compaction, no removal takes that from it. One that will not
+come back is forgotten by a person (`forget`), who is told of it by `cleanup`.
 
 An offset beyond the end of the file, or inside a line, goes back to the start of a line; one in a file that was begun
 anew, to its start. What was read twice then is known by its digest; what was passed over is lost.
 """
 
 import contextlib
-import hashlib
+import fcntl
 import json
 import os
 import re
@@ -24,8 +28,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wakehub import files
-from wakehub.errors import CannotCreate
-from wakehub.intercom import ndjson
+from wakehub.errors import CannotCreate, Held
+from wakehub.intercom import lines, ndjson
 from wakehub.intercom.channels import Channel, locked
 from wakehub.intercom.ndjson import Envelope
 from wakehub.intercom.place import Mark, Place, offset_in
@@ -39,6 +43,7 @@ from wakehub.limits import (
 )
 
 _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
+_OFFSET: Final = re.compile(r"offset_([^@]*)(?:@(.*))?\.json")
 _TRACE: Final = re.compile(r"(?:inbox_(?=.*\.ndjson$)|offset_(?=.*\.json$))([^@]*)\.(?:nd)?json")
 
 
@@ -68,6 +73,7 @@ class Inbox:
         if reader:
             ndjson.check_session(reader)
         self.session = session
+        self.reader = reader
         self._channel = channel
         self._patience_ms = patience_ms
         self._name = f"inbox_{session}.ndjson"
@@ -83,7 +89,7 @@ class Inbox:
 
     # --- writing ---
 
-    def append(self, lines: Sequence[bytes], once: Collection[bytes] = ()) -> None:
+    def append(self, new: Sequence[bytes], once: Collection[bytes] = ()) -> None:
         """Append whole lines, each with its newline, in one write: all of them or none.
 
         Those of `once` are left out where the same message lies in the last MiB already: a sender whom nobody answered
@@ -92,15 +98,15 @@ class Inbox:
         Raises `WakehubError` when that cannot be (disk full, lock not released in time, no file of ours); nothing
         half-written is left then.
         """
-        assert all(line.endswith(b"\n") for line in lines), "a line without its end"
+        assert all(line.endswith(b"\n") for line in new), "a line without its end"
         with self._locked(_APPEND) as fd:
             size = os.fstat(fd).st_size
             start = b"" if not size or os.pread(fd, 1, size - 1) == b"\n" else b"\n"
             if once:
                 tail = os.pread(fd, MESH_COMPACT_BYTES, max(0, size - MESH_COMPACT_BYTES))
-                lines = [line for line in lines if line not in once or not _lies_in(tail, line)]
+                new = [line for line in new if line not in once or not lines.lies_in(tail, line)]
             try:
-                files.write_all(fd, start + b"".join(lines) if lines else b"")
+                files.write_all(fd, start + b"".join(new) if new else b"")
             except OSError as error:
                 os.ftruncate(fd, size)
                 raise CannotCreate(
@@ -136,7 +142,7 @@ class Inbox:
         wanted = json.dumps(message_id).encode()  # as it is written, so that most lines need no parsing
         with self._locked(os.O_RDWR | os.O_CREAT) as fd, os.fdopen(os.dup(fd), "rb") as file:
             file.seek(0)
-            for line, _ in _lines(file):
+            for line, _ in lines.ended(file):
                 if line is not None and wanted in line:
                     with contextlib.suppress(ndjson.Refusal):
                         found = ndjson.parse(line)
@@ -170,15 +176,58 @@ class Inbox:
         How many envelopes are unread: 0 says that it is gone. Raises `Held` (75) while somebody reads.
         """
         with self._reading(), self._locked(os.O_RDWR | os.O_CREAT) as fd:
-            unread = self._unread(fd)[0]
-            if unread or not self._is_read_by_others(os.fstat(fd).st_size):
-                return max(1, unread)
+            if unread := max(each._unread(fd)[0] for each in (self, *self.others())):
+                return unread
             readers = self._readers() | {self._place.name}
             spoiled = {f"{name.removesuffix('.json')}.bad" for name in readers} | {self.bad_name}
             for name in readers | spoiled | {self._name}:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._channel.fd)
         return 0
+
+    # --- readers with a place of their own ---
+
+    def others(self) -> list["Inbox"]:
+        """This inbox as each named reader sees it that has a place in it."""
+        names = sorted(name.partition("@")[2].removesuffix(".json") for name in self._readers())
+        return [Inbox(self._channel, self.session, name, patience_ms=self._patience_ms) for name in names if name]
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[None]:
+        """Be this reader while the block lasts: its place is not forgotten meanwhile."""
+        with self._living(fcntl.LOCK_SH, self._patience_ms):
+            yield
+
+    def is_attended(self) -> bool:
+        """Whether a process is this reader."""
+        try:
+            with self._living(fcntl.LOCK_EX, patience_ms=0):
+                return False
+        except Held:
+            return True
+
+    def forget(self) -> int:
+        """Take this reader's place away, so that the inbox waits for it no more; how many envelopes it had not read.
+
+        Raises `Held` (75) while a process is that reader.
+        """
+        with (
+            self._living(fcntl.LOCK_EX, self._patience_ms),
+            self._reading(),
+            self._locked(os.O_RDWR | os.O_CREAT) as fd,
+        ):
+            unread = self._unread(fd)[0]
+            for name in (self._place.name, self._place.bad_name):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self._channel.fd)
+        return unread
+
+    @contextlib.contextmanager
+    def _living(self, kind: int, patience_ms: int) -> Iterator[None]:
+        what = f"the place of {self.reader} in the inbox of {self.session}"
+        with self._channel.opened(f"{self._stem}.live", os.O_RDWR | os.O_CREAT) as fd:
+            with locked(fd, what, patience_ms, kind=kind):
+                yield
 
     def _unread(self, fd: int) -> tuple[int, Mark]:
         mark = self._place.mark()
@@ -196,7 +245,7 @@ class Inbox:
         size = 0
         with os.fdopen(os.dup(fd), "rb") as file:
             file.seek(start)
-            for line, length in _lines(file):
+            for line, length in lines.ended(file):
                 if len(batch.envelopes) >= most or size > MAX_MESH_LINE_BYTES:
                     batch.is_last = False
                     break
@@ -211,7 +260,7 @@ class Inbox:
                 except ndjson.Refusal:
                     batch.spoiled.append((begin, batch.end))
                     continue
-                key = _digest(envelope)
+                key = lines.digest(envelope)
                 if key in seen:
                     batch.doubled += 1
                     continue
@@ -252,11 +301,11 @@ class Inbox:
 
     def _readers(self) -> set[str]:
         """The offsets of all who read this inbox, as far as they have one."""
-        plain, named = f"offset_{self.session}.json", f"offset_{self.session}@"
+        found = (_OFFSET.fullmatch(name) for name in os.listdir(self._channel.fd))
         return {
-            name
-            for name in os.listdir(self._channel.fd)
-            if name == plain or (name.startswith(named) and name.endswith(".json"))
+            match[0]
+            for match in found
+            if match and match[1] == self.session and (match[2] is None or ndjson.is_session(match[2]))
         }
 
     def _keep_aside(self, fd: int, spoiled: Sequence[tuple[int, int]]) -> None:
@@ -323,39 +372,6 @@ def _start(fd: int, mark: Mark) -> int:
             return first + found + 1
         place = first
     return 0
-
-
-def _lines(file: Any) -> Iterator[tuple[bytes | None, int]]:
-    """Every ended line and its length in bytes, None in the place of one that is too long; not the unended tail."""
-    while line := file.readline(MAX_MESH_LINE_BYTES + 1):
-        length = len(line)
-        part = line
-        while len(part) > MAX_MESH_LINE_BYTES and not part.endswith(b"\n"):
-            part = file.readline(MAX_MESH_LINE_BYTES + 1)
-            length += len(part)
-        if not part.endswith(b"\n"):
-            return
-        yield (line if length <= MAX_MESH_LINE_BYTES else None), length
-
-
-def _lies_in(data: bytes, line: bytes) -> bool:
-    """Whether the message that `line` says lies among the lines of `data`, in whatever form it was written."""
-    envelope = ndjson.parse(line)
-    wanted = json.dumps(envelope.id).encode()  # as it is written, so that most lines need no parsing
-    at = data.find(wanted)
-    while at >= 0:
-        begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-        with contextlib.suppress(ndjson.Refusal):
-            if end >= 0 and _digest(ndjson.parse(data[begin:end])) == _digest(envelope):
-                return True
-        at = data.find(wanted, end) if end >= 0 else -1
-    return False
-
-
-def _digest(envelope: Envelope) -> str:
-    """What makes two lines the same message: not the id alone, which a careless sender may use for all of them."""
-    parts = [envelope.id, envelope.from_session, envelope.timestamp, envelope.payload]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def sessions(channel: Channel) -> list[str]:
