@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from daemon_process import started, until
 
 from wakehub.cli import messages
 from wakehub.cli.output import OutputGone
@@ -160,7 +161,7 @@ def test_send_without_a_publisher_is_stored_and_says_so(wakehub, home):
     found = wakehub("send", "--as", "bob", "--to", "alice", "hello")
     assert found.status == 0
     assert re.fullmatch(
-        rf"stored {ID} · {HELLO} · [\d.]+ ms\nnot hinted: publisher not running; read within 60 s by the backstop\n",
+        rf"stored {ID} · {HELLO} · [\d.]+ ms\nnot hinted: publisher not running; read when alice listens\n",
         found.out,
     )
     assert "next: wakehub publish\n" in found.err, "a unit is installed for the hub of this home"
@@ -197,6 +198,25 @@ def test_an_awaited_state_that_is_not_reached(wakehub, home):
     found = wakehub("send", "--as", "bob", "--to", "alice", "--wait", "handed-off", "--timeout", "1", "x")
     assert found.status == Exit.NOT_REACHED
     assert "handed-off was not reached" in found.err
+    assert f"next: wakehub why {re.search(ID, found.out)[0]}\n" in found.err
+
+
+def test_a_hint_for_a_listener_that_was_killed(process, up):
+    """F2, F28: the hub takes a wake for an agent that it knows, alive or not; `send` says both."""
+    words = [sys.executable, "-P", "-m", "wakehub", "listen", "--as", "alice"]
+    with started(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as heard:
+        until(lambda: "wakehub_recipients 2\n" in process("metrics").out, "publisher and listener are admitted")
+        heard.kill()
+        heard.wait()
+    found = process("send", "--as", "bob", "--to", "alice", "and now?")
+    assert re.search(r" ms\nhinted in [\d.]+ ms: only the hub took it; read when alice listens\n", found.out)
+    assert f"its listener, pid {heard.pid}, died\n" in found.err
+
+
+def test_a_recipient_that_is_none_is_named_as_it_was_typed(wakehub, home):
+    found = wakehub("send", "--as", "bob", "--to", "/", "x")
+    assert found.status == Exit.DATA
+    assert found.err.startswith("wakehub: '/' is not a namespace: before its last /, at most 128 bytes")
 
 
 def test_files_are_sent_and_handed_over(wakehub, process, home, tmp_path):

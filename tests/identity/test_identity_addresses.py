@@ -98,9 +98,12 @@ def test_an_address_is_as_it_is_or_refused(text: str) -> None:
 def test_a_namespace_ends_in_a_slash() -> None:
     assert check_namespace("acme/") == "acme/"
     assert check_namespace("acme/eng/") == "acme/eng/"
-    for text in ("", "/", "acme", "acme//", "/acme/", "é/"):
-        with pytest.raises(BadData):
+    for text in ("", "/", "acme", "acme//", "/acme/", "a b/"):
+        with pytest.raises(BadData) as refused:
             check_namespace(text)
+        assert refused.value.what == f"'{text}' is not a namespace", "as it was typed"
+    with pytest.raises(BadData):
+        check_namespace("é/")
 
 
 @pytest.mark.parametrize(

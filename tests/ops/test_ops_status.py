@@ -157,6 +157,16 @@ def test_rows_that_wait_for_a_listener_that_died_are_an_error_at_once(config: Co
     assert status.words(found, NOW)[0] == "LISTENER DIED; next: wakehub listen --as alice"
 
 
+def test_a_wake_for_a_listener_that_died_is_one_that_the_hub_alone_took(config: Config, inbox: Inbox) -> None:
+    """F28: the hub keeps a wake for an agent that it knows, whether that lives or not."""
+    hold(inbox, "alice", process=dead())
+    inbox.record_hint([put(inbox)], None, at(3))
+    assert "last wake 1 min ago, taken by the hub alone" in status.words(box(config, inbox, at(63)), at(63))
+    inbox.leases.sweep(at(63))
+    hold(inbox, "alice", now=at(63))
+    assert "last wake 1 min ago" in status.words(box(config, inbox, at(63)), at(63))
+
+
 def test_an_error_is_in_the_exit_status(config: Config, inbox: Inbox) -> None:
     assert survey(config).exit is Exit.DONE
     hold(inbox, "alice", process=dead())

@@ -171,7 +171,10 @@ def test_nobody_listens_any_more(config: Config, inbox: Inbox) -> None:
 
 def test_the_listener_died(config: Config, inbox: Inbox) -> None:
     hold(inbox, process=replace(ProcessId.own(), started="of another"))
-    assert f"(pid {os.getpid()} died)" in next_step(config, put(inbox))
+    row_id = put(inbox)
+    assert f"(pid {os.getpid()} died); it is kept" in next_step(config, row_id)
+    inbox.record_hint([row_id], None, Now.read())
+    assert f"(pid {os.getpid()} died); that the hub took the wake brings no reader; it is" in next_step(config, row_id)
 
 
 def test_a_listener_that_was_woken(config: Config, inbox: Inbox) -> None:

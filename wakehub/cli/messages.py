@@ -258,6 +258,7 @@ class _Telling:
             said += f" · in {detail}" if state == "spooled" else ""
         elif receipt.state.value in _REACHED:
             said += f" in {receipt.after_ms:.1f} ms"
+            said += f": {detail}" if state == "hinted" and detail else ""
         else:
             said += f": {detail}"
         if self._one_row:

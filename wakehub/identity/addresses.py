@@ -24,17 +24,26 @@ _GRAMMAR: Final = (
 
 def check_address(text: str) -> str:
     """`text` if it is an address by the grammar of receive.md §2; raises `BadData` otherwise. Nothing is mended."""
-    if len(text) > MAX_ID_BYTES or _ADDRESS.fullmatch(text) is None:
-        raise BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not an address", why=_GRAMMAR, remedy="choose another name")
+    if not _is_address(text):
+        raise _refused(text, "an address", _GRAMMAR)
     return text
 
 
 def check_namespace(text: str) -> str:
     """`text` if it is a namespace, an address and a trailing slash (``acme/``); raises `BadData` otherwise."""
     if not text.endswith("/"):
-        raise BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not a namespace", why="a namespace ends in /")
-    check_address(text[:-1])
+        raise _refused(text, "a namespace", "a namespace ends in /")
+    if not _is_address(text[:-1]):
+        raise _refused(text, "a namespace", f"before its last /, {_GRAMMAR}")
     return text
+
+
+def _is_address(text: str) -> bool:
+    return len(text) <= MAX_ID_BYTES and _ADDRESS.fullmatch(text) is not None
+
+
+def _refused(text: str, what: str, why: str) -> BadData:
+    return BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not {what}", why=why, remedy="choose another name")
 
 
 def name_from_directory(basename: str) -> str | None:

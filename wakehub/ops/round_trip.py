@@ -262,7 +262,7 @@ class _Traveller:
             raise _Stopped(
                 f"no wake came within {ROUND_TRIP_LEG_SECONDS} s",
                 why="the publisher said that the hub took it",
-                remedy="restart hub and publisher; until then messages are read within 60 s, by the backstop",
+                remedy="restart hub and publisher; until then who listens reads within 60 s, by the backstop",
             )
 
     def _not_promised(self, answer: Answer | Missing) -> WakehubError:

@@ -209,7 +209,7 @@ def standing(name: str, registry: Registry) -> str:
 def words(box: Box, now: Now) -> Sequence[str]:
     """What a person should know of a name, in parts: the error and its remedy first, if there is one."""
     return [part for part in (_error(box, now), *_standing_words(box), *_presence_words(box.presence, now),
-                              *_waiting_words(box, now), *_activity_words(box.activity, now)) if part]  # fmt: skip
+                              *_waiting_words(box, now), *_activity_words(box, now)) if part]  # fmt: skip
 
 
 def ago(now: Now, ms: int) -> str:
@@ -288,9 +288,11 @@ def _waiting_words(box: Box, now: Now) -> Iterable[str]:
     return [f"{box.unread} unread, the oldest {ago(now, box.waiting.oldest_ms)} old"]
 
 
-def _activity_words(found: Activity, now: Now) -> Iterable[str]:
+def _activity_words(box: Box, now: Now) -> Iterable[str]:
+    found = box.activity
     if found.hinted_ms is not None:
-        yield f"last wake {ago(now, found.hinted_ms)} ago"
+        unheard = box.unread and box.presence.listener is None  # then the hub alone is known to have it
+        yield f"last wake {ago(now, found.hinted_ms)} ago{', taken by the hub alone' if unheard else ''}"
     if found.handed_off_ms is not None:
         yield f"last hand-off {ago(now, found.handed_off_ms)} ago"
     if found.woken_by:

@@ -283,7 +283,8 @@ class _Next:
         if last is None:
             return f"nobody has listened for {name} yet; {kept}"
         died = f" (pid {last.pid} died)" if self._there.state == "died" else ""
-        return f"nobody is listening for {name} since {_clock(last.ended_ms)}{died}; {kept}"
+        hinted = "; that the hub took the wake brings no reader" if self._row.hinted_ms is not None else ""
+        return f"nobody is listening for {name} since {_clock(last.ended_ms)}{died}{hinted}; {kept}"
 
     def _closed(self) -> str:
         agent = self._registry.agents.get(self._row.recipient)

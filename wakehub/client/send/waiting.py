@@ -39,14 +39,25 @@ class Wait:
             if now != seen:
                 seen = now
                 reached = [self._look(row) for row in self._rows]
-                if all(reached) or None in reached:
-                    return all(reached)
+                if all(reached):
+                    return True
+                if None in reached:
+                    return self._end()
             if self._mail_waits():
                 return False
             if self._receipts.elapsed_s >= timeout_s:
-                self._receipts.note(f"{self._wait} was not reached within {timeout_s:g} s")
-                return False
+                return self._end(f"{self._wait} was not reached within {timeout_s:g} s")
             time.sleep(RECORD_WATCH_MS / 1000)
+
+    def _end(self, why: str = "") -> bool:
+        """Whether all got there at the last moment; else say where to see what became of the first that did not."""
+        behind = next((row for row in self._rows if not self._look(row)), None)
+        if behind is None:
+            return True
+        for line in (why, f"next: wakehub why {behind.id}"):
+            if line:
+                self._receipts.note(line)
+        return False
 
     def _look(self, row: Row) -> bool | None:
         """Whether the row reached the state; None if it ended otherwise."""
@@ -76,4 +87,5 @@ class Wait:
         if is_new and self._inbox.leases.resolve(own_name, now) is not None:
             return False
         self._receipts.note(f"{waiting[0].id} from {visible(waiting[0].sender)} waits for you; read it first")
+        self._receipts.note(f"next: wakehub listen --as {own_name} --once")
         return True
