@@ -120,6 +120,16 @@ def test_a_hub_of_somebody_else_s_is_final_and_left_alone(short: Path, config: C
         assert other.process.poll() is None
 
 
+def test_what_answers_for_others_is_not_called_ready(short: Path, config: Config) -> None:
+    ensure_home(config)
+    with Daemon(short, "serve") as hub, Daemon(short, "publish") as publisher:
+        hub.logs("hub ready")
+        publisher.logs("publisher ready")
+        with Daemon(short, "up") as up:
+            assert up.ends() == 75
+            assert not any(line.startswith("ready:") for line in up.lines)
+
+
 def test_a_missing_owner_key_is_final_and_named(short: Path, config: Config) -> None:
     ensure_home(config)
     config.paths.owner_key.unlink()

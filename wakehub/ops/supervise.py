@@ -43,7 +43,7 @@ from wakehub.limits import (
     RESTART_RESET_AFTER_SECONDS,
     STOP_GRACE_MS,
 )
-from wakehub.locks import Lock
+from wakehub.locks import Lock, live_holder
 from wakehub.processes import TETHER
 from wakehub.visible import visible
 
@@ -200,14 +200,22 @@ class Tree:
             self._running.discard(process)
 
     async def _tell_when_ready(self, config: Config) -> None:
-        for socket, question in ((config.hub_socket, b""), (config.paths.publish_socket, b'{"v":1,"ids":[]}\n')):
-            while not await _answers(socket, question):  # noqa: ASYNC110 - another process, nothing to wait on
+        for name, socket, question in (
+            ("hub", config.hub_socket, b""),
+            ("publish", config.paths.publish_socket, b'{"v":1,"ids":[]}\n'),
+        ):
+            while not (self._holds(config.paths.lock(name)) and await _answers(socket, question)):  # noqa: ASYNC110 - another process, nothing to wait on
                 await trio.sleep(READY_POLL_MS / 1000)
         self._say(f"ready: the hub answers at {config.hub_socket}")
         self._say("next, in other terminals:")
         self._say("  wakehub listen --as alice")
         self._say("  echo 'hello alice' | wakehub send --as bob --to alice --stdin")
         self._say("  (a new name is enrolled when it is first used; `wakehub enroll NAME` does only that)")
+
+    def _holds(self, lock: Path) -> bool:
+        """Whether one of ours has `lock`: beside a foreign hub, it is that which answers at the socket."""
+        holder = live_holder(lock)
+        return holder is not None and any(process.pid == holder.pid for process in self._running)
 
 
 async def _end(process: trio.Process) -> None:
