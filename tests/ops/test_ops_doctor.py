@@ -337,6 +337,15 @@ def test_an_open_directory_is_critical(config: Config) -> None:
     assert f"chmod 700 {config.paths.keys}" in found.remedy
 
 
+def test_a_key_of_an_agent_that_is_none_is_worth_a_look(config: Config) -> None:
+    enrolment.enroll(config.paths, "alice", config.hub_id, time.time())
+    path = config.paths.agent_key("alice")
+    path.write_bytes(b"")
+    found = line(config, "safety")
+    assert (found.mark, found.detail.startswith(f"{path} is not a key file")) == ("warning", True)
+    assert found.remedy == f"restore it, or make another key: rm {path} && wakehub enroll alice"
+
+
 def test_a_parent_that_others_write_to_is_worth_a_look(config: Config, tmp_path: Path) -> None:
     """As WSLg's runtime directory is (F54): path, mode, reason, and another place."""
     others = tmp_path / "others"

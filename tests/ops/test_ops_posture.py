@@ -15,12 +15,13 @@ import pytest
 from daemon_process import started
 
 from wakehub import files
+from wakehub.cli import run
 from wakehub.client.home import ensure_home
 from wakehub.config import Config, load
 from wakehub.errors import Exit, Unsafe
 from wakehub.identity import enrolment
 from wakehub.identity.allowlist import sign
-from wakehub.identity.keys import KeyPair
+from wakehub.identity.keys import KeyPair, key_document
 from wakehub.identity.owner import load_owner, read_registry, unfinished_mark
 from wakehub.identity.registry import to_allowlist
 from wakehub.locks import Lock
@@ -174,6 +175,31 @@ def test_an_owner_key_that_keeps_a_publisher_from_starting_is_a_note(made):
     key.unlink()
     notes = [finding for finding in posture.examine(made).findings if finding.check == "owner key"]
     assert [(note.level, "no publisher can be started" in note.detail) for note in notes] == [("note", True)]
+
+
+def of_another(path):
+    path.write_bytes(key_document(json.loads(path.read_bytes())["agent_id"], KeyPair.generate()))
+
+
+@pytest.mark.parametrize("name", ["alice", "wakehub-publisher"])
+@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b""), of_another])
+def test_a_key_of_an_agent_that_is_none_is_a_note_whose_remedy_helps(made, monkeypatch, name, spoil):
+    assert "agent key" not in {finding.check for finding in posture.examine(made).findings}
+    path = made.paths.agent_key(name)
+    spoil(path)
+    (note,) = [finding for finding in posture.examine(made).findings if finding.check == "agent key"]
+    assert (note.level, str(path) in note.detail) == ("note", True)
+    removing, command = note.remedy.removeprefix("restore it, or make another key: ").split(" && ")
+    assert removing == f"rm {path}"
+    path.unlink()
+    monkeypatch.setenv("WAKEHUB_HOME", str(made.paths.config_file.parent))
+    assert run(command.split()[1:]) == Exit.DONE
+    assert "agent key" not in {finding.check for finding in posture.examine(made).findings}
+
+
+def test_a_key_that_is_not_here_may_be_meant(made):
+    made.paths.agent_key("alice").unlink()
+    assert "agent key" not in {finding.check for finding in posture.examine(made).findings}
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])

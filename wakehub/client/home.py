@@ -124,7 +124,7 @@ def ensure_agent(config: Config, name: str) -> AgentKey:
     if agent is None:
         change = enrolment.enroll(paths, name, config.hub_id, time.time())
         agent, newly_enrolled = change.agent, change.event is not None
-    return AgentKey(name, _own_key(paths.agent_key(name), agent), agent.generation, newly_enrolled)
+    return AgentKey(name, own_key(paths.agent_key(name), agent), agent.generation, newly_enrolled)
 
 
 def enrolled(config: Config, name: str) -> str:
@@ -133,12 +133,13 @@ def enrolled(config: Config, name: str) -> str:
     return f"enrolled {name}" + (f"; did you mean {' or '.join(meant)}?" if meant else "")
 
 
-def _own_key(path: Path, agent: Agent) -> KeyPair:
+def own_key(path: Path, agent: Agent) -> KeyPair:
+    """The key of `agent` in its file at `path`, which must be the one that is enrolled; raises `Unsafe` (77)."""
     key = agent.key
     if key is None:
         raise ended(agent)
     shown = visible(str(path))
-    remedy = f"restore {shown}, or remove what is there and make a new key: wakehub enroll {agent.agent_id}"
+    remedy = keys.to_make_anew(path, agent.agent_id)
     try:
         pair = keys.load_key(path, agent.agent_id)
     except PermissionError as error:

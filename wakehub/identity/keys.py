@@ -10,6 +10,7 @@ import binascii
 import json
 import re
 import secrets
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from nacl.exceptions import BadSignatureError
 from wakehub import files
 from wakehub.errors import Unsafe
 from wakehub.identity import strict_json
+from wakehub.identity.addresses import DOCTOR, OWNER, PUBLISHER
 from wakehub.limits import (
     KEY_BYTES,
     MAX_KEY_FILE_BYTES,
@@ -28,8 +30,8 @@ from wakehub.limits import (
 from wakehub.visible import visible
 
 _KEY_FIELDS: Final = frozenset({"version", "agent_id", "seed_b64"})
+_MADE_BY: Final = {PUBLISHER: "wakehub init", DOCTOR: "wakehub doctor"}
 _B64: Final = re.compile(r"[A-Za-z0-9_-]*")
-_RESTORE: Final = "restore it; that of an agent may also be removed and made anew: wakehub enroll NAME"
 
 
 class KeyPair:
@@ -141,7 +143,7 @@ def load_key(path: Path, agent_id: str) -> KeyPair:
         raise Unsafe(
             f"{visible(str(path))} is not a key file",
             why=visible(str(error)),
-            remedy=_RESTORE,
+            remedy=to_make_anew(path, agent_id),
         ) from None  # the cause may quote the seed
     if inside != agent_id:
         raise Unsafe(
@@ -150,6 +152,14 @@ def load_key(path: Path, agent_id: str) -> KeyPair:
             remedy="put each key file back in its place",
         )
     return pair
+
+
+def to_make_anew(path: Path, agent_id: str) -> str:
+    """What to do about a key file that is of no use: only that of the owner cannot be replaced by another key."""
+    if agent_id == OWNER:
+        return f"restore {visible(str(path))} from a backup"
+    command = _MADE_BY.get(agent_id, f"wakehub enroll {visible(agent_id)}")
+    return f"restore it, or make another key: rm {shlex.quote(visible(str(path)))} && {command}"
 
 
 def write_public(path: Path, public: bytes) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 from wakehub import files, locks, ownership, sockets
 from wakehub.client import advice
-from wakehub.client.home import elsewhere
+from wakehub.client.home import elsewhere, own_key
 from wakehub.client.supervisor import supervisor_of
 from wakehub.config import Config
 from wakehub.errors import Exit, WakehubError
@@ -30,6 +30,7 @@ from wakehub.identity import keys, peercred
 from wakehub.identity.addresses import is_reserved
 from wakehub.identity.allowlist import Allowlist, AllowlistFile, Unusable
 from wakehub.identity.owner import load_owner, read_registry, unfinished_mark
+from wakehub.identity.registry import Registry
 from wakehub.identity.stamps import NS
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES, RESERVED_DESCRIPTORS, WANTED_DESCRIPTORS
 from wakehub.processes import open_files
@@ -259,13 +260,14 @@ def _registry(config: Config) -> tuple[list[Finding], dict[str, Any]]:
             return [], {}
         if not files.is_absent(mark := unfinished_mark(config.paths)):
             return [Finding("registry", "note", f"{mark}: a set-up is unfinished", "wakehub init")], {}
-        names = read_registry(config.paths).names()
+        registry = read_registry(config.paths)
     except WakehubError as error:
         return [_fault("registry", error)], {}
     except OSError as error:
         detail = f"{config.paths.audit}: {error.strerror}"
         return [Finding("registry", "fault", detail, "allow it in the sandbox, or run as its owner")], {}
-    return [Finding("registry", "ok", f"every line is signed; {len(names)} name(s) in it"), *_owner_key(config)], {}
+    found = Finding("registry", "ok", f"every line is signed; {len(registry.names())} name(s) in it")
+    return [found, *_owner_key(config), *_agent_keys(config, registry)], {}
 
 
 def _owner_key(config: Config) -> Iterator[Finding]:
@@ -279,6 +281,18 @@ def _owner_key(config: Config) -> Iterator[Finding]:
         yield Finding("owner key", "note", f"{error.what}; no publisher can be started", error.remedy)
     except OSError as error:
         yield Finding("owner key", "note", f"{path}: {error.strerror}", advice.SANDBOX)
+
+
+def _agent_keys(config: Config, registry: Registry) -> Iterator[Finding]:
+    """Those of enrolled names whose file holds something else. That there is none may be meant: there are bundles."""
+    for agent in registry.agents.values():
+        path = config.paths.agent_key(agent.agent_id)
+        if agent.key is None or files.is_absent(path) or ownership.fault(os.lstat(path), path) is not None:
+            continue  # the last is said by `_places`
+        try:
+            own_key(path, agent)
+        except WakehubError as error:
+            yield Finding("agent key", "note", f"{error.what}{f': {error.why}' if error.why else ''}", error.remedy)
 
 
 # --- the process ---

@@ -21,13 +21,14 @@ from wakehub.processes import is_stopped
 from wakehub.visible import visible
 
 _SHOWN: Final = 8
+_NOTED: Final = ("directory", "owner key", "agent key", "home")
 _LEFT: Final = re.compile(r".+~(-wal|-shm)?")
 
 
 def safety(case: Case) -> Line:
     found = case.posture.findings
     faults = [each for each in found if each.level == "fault" and not _has_its_line(case, each)]
-    notes = [each for each in found if each.level == "note" and each.check in ("directory", "owner key", "home")]
+    notes = [each for each in found if each.level == "note" and each.check in _NOTED]
     worst = (faults or notes)[:1]
     if not worst:
         well = sum(each.level == "ok" for each in found)
