@@ -213,3 +213,14 @@ def test_ack_while_another_process_listens(wakehub, send, process):
         assert agent(wakehub, "alice")["listener"]["status"] == "running"
         assert "· running" in wakehub("agents").out
         assert "· running" in wakehub("status").out
+
+
+def test_a_registry_that_cannot_be_read_is_named_once(wakehub, home):
+    wakehub("send", "--as", "bob", "--to", "alice", "one")
+    wakehub("send", "--as", "bob", "--to", "alice", "two")
+    (home / "keys" / "owner.pub").write_bytes(b"damaged")
+    for form in ((), ("--json",)):
+        found = wakehub("inbox", "--as", "alice", *form)
+        assert found.status == 0
+        (line,) = found.err.splitlines()
+        assert line.startswith("wakehub: no signature can be verified: ")

@@ -123,6 +123,15 @@ def test_the_columns_stand_under_one_another(config: Config, inbox: Inbox) -> No
         assert found == {head.index(column)}
 
 
+def test_a_registry_that_cannot_be_read_is_no_fault_of_the_signature(config: Config, inbox: Inbox) -> None:
+    row_id = put(inbox, signed=signer(ensure_agent(config, "bob").pair))
+    assert life(config, row_id).to_json()["note"] == ""
+    config.paths.audit.write_bytes(b"damaged")
+    found = life(config, row_id)
+    assert (found.verified, "no signature can be verified" in found.to_json()["note"]) == ("no", True)
+    assert f"! {found.note}\nnext: " in found.to_text()
+
+
 def test_the_keys_of_the_report_are_what_is_promised(config: Config, inbox: Inbox) -> None:
     found = lived(config, inbox).to_json()
     assert tuple(found) == why.JSON_KEYS

@@ -37,7 +37,24 @@ def test_a_changed_registry_is_read_again(world: World) -> None:
     assert keyring.verdict(late) == "yes"
 
 
-def test_without_a_registry_no_key_is_known(world: World) -> None:
+def test_without_a_registry_no_key_is_known_which_is_said_once(world: World) -> None:
     row = stored(world, "bob", "bob")
-    world.config.paths.audit.unlink()
-    assert Keyring(world.config.paths).verdict(row) == "no"
+    told: list[str] = []
+    keyring = Keyring(world.config.paths, told.append)
+    assert (keyring.verdict(row), keyring.trouble, told) == ("yes", "", [])
+    audit, owner = world.config.paths.audit, world.config.paths.owner_pub
+    for path in (audit, owner):
+        whole = path.read_bytes()
+        path.write_bytes(b"damaged")
+        assert [keyring.verdict(row), keyring.verdict(row)] == ["no", "no"]
+        (line,) = told
+        assert line == keyring.trouble
+        assert line.startswith("no signature can be verified: ")
+        assert str(path) in line
+        assert line.endswith("; next: wakehub doctor")
+        told.clear()
+        path.write_bytes(whole)
+        assert (keyring.verdict(row), keyring.trouble, told) == ("yes", "", [])
+    audit.unlink()
+    assert Keyring(world.config.paths, told.append).verdict(row) == "no"
+    assert len(told) == 1

@@ -25,6 +25,7 @@ from wakehub.relay.endings import Endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.listener import Assignment, Listener
 from wakehub.relay.message import Message
+from wakehub.relay.notices import tell
 from wakehub.relay.options import ListenOptions
 
 NOW_S = 1_800_000_000
@@ -85,7 +86,12 @@ def listener(world: World, agent: Agent, inbox: Any = None, *, poll_s: int = 60,
     credentials = Credentials("alice", "wakehub", key.pair, world.config.paths.bundle("alice"))
     task = Assignment(ListenOptions(**options), ("alice",), world.config.changed(poll_s=poll_s), credentials, False)
     return Listener(
-        task, inbox or world.inbox, lease, agent, Keyring(world.config.paths), wall=lambda: NOW_S + trio.current_time()
+        task,
+        inbox or world.inbox,
+        lease,
+        agent,
+        Keyring(world.config.paths, tell),
+        wall=lambda: NOW_S + trio.current_time(),
     )
 
 
@@ -373,3 +379,17 @@ async def test_why_a_row_stays_is_said_once_until_the_reason_changes(
     one._record(row, HandedOff("read"), Reason.START)
     one._record(row, NotNow("full 4"), Reason.START)
     assert "full 4" in capsys.readouterr().err
+
+
+async def test_a_registry_that_cannot_be_read_is_blamed_and_not_the_sender(
+    world: World, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.store("one", "two")
+    agent = Agent()
+    one = listener(world, agent)
+    world.config.paths.audit.write_bytes(b"damaged")
+    await run_for(1, one)
+    told = [line for line in capsys.readouterr().err.splitlines() if "signature" in line]
+    assert len(told) == 1
+    assert "no signature can be verified: " in told[0]
+    assert agent.got == ["one", "two"]

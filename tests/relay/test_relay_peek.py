@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
+from daemon_process import PATIENCE_S
 from relay_world import World, ended, read_block, stopped
 
 from wakehub.errors import Exit
@@ -29,6 +30,17 @@ def test_looking_leaves_everything_as_it_was(world: World) -> None:
     assert [world.inbox.row(row_id) for row_id in ids] == before
     assert [event.kind for event in world.inbox.events(ids[0])] == ["stored"]
     assert world.inbox.leases.last_holder("alice", Now.read()) is None
+
+
+@pytest.mark.parametrize("spoilt", ["owner_pub", "audit"])
+def test_it_says_why_it_can_verify_nothing(world: World, spoilt: str) -> None:
+    world.store("one", "two")
+    getattr(world.config.paths, spoilt).write_bytes(b"damaged")
+    out, err = world.listen("--as", "alice", "--no-ack", "--once").communicate(timeout=PATIENCE_S)
+    assert out.count(b"unverified") == 2
+    (line,) = err.decode().splitlines()
+    assert line.startswith("wakehub: no signature can be verified: ")
+    assert line.endswith("; next: wakehub doctor")
 
 
 def test_it_needs_no_name_and_takes_none(world: World) -> None:

@@ -214,9 +214,13 @@ def _lines(config: "Config", rows: "Sequence[Row]") -> list[str]:
     from wakehub.relay.message import Message
     from wakehub.relay.render import render
 
-    keyring, now = Keyring(config.paths), Now.read()
+    keyring, now = Keyring(config.paths, _say_trouble), Now.read()
     lines = [render(Message(row, keyring.verdict(row), now.ms), "line").decode().rstrip("\n") for row in rows]
     return [line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…" for line in lines]
+
+
+def _say_trouble(line: str) -> None:
+    output.warn(f"wakehub: {visible(line)}")
 
 
 def _documents(config: "Config", rows: "Sequence[Row]") -> list[dict[str, Any]]:
@@ -224,7 +228,7 @@ def _documents(config: "Config", rows: "Sequence[Row]") -> list[dict[str, Any]]:
     from wakehub.relay.keyring import Keyring
     from wakehub.relay.message import Message, document
 
-    keyring, now = Keyring(config.paths), Now.read()
+    keyring, now = Keyring(config.paths, _say_trouble), Now.read()
     return [
         document(Message(row, keyring.verdict(row), now.ms)) | {"state": row.state, "attempts": row.attempts}
         for row in rows

@@ -20,8 +20,8 @@ def add(commands: Commands) -> None:
         "Exit: 0, or 65 when there is no such message; ids that begin likewise are named.",
         json_keys="id, from, to, re, group, class, origin, state, furthest, created_ms, expires_ms, bytes, digest, "
         "verified, attachments (name, bytes), hops, attempts, redelivery, events (event, at_ms, by, proof, code, "
-        "detail, retry_ms, woken_by), presence, next; of one in a spool: id, state (spooled, refused), path, at_ms, "
-        "reason, next",
+        "detail, retry_ms, woken_by), presence, next, note; of one in a spool: id, state (spooled, refused), path, "
+        "at_ms, reason, next",
     ).add_argument("id", metavar="ID", help="the whole id, as it is printed everywhere")
     commands.add(
         "status",

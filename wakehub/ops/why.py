@@ -32,7 +32,7 @@ from wakehub.visible import visible
 
 JSON_KEYS: Final = (
     "id", "from", "to", "re", "group", "class", "origin", "state", "furthest", "created_ms", "expires_ms", "bytes",
-    "digest", "verified", "attachments", "hops", "attempts", "redelivery", "events", "presence", "next",
+    "digest", "verified", "attachments", "hops", "attempts", "redelivery", "events", "presence", "next", "note",
 )  # fmt: skip
 _ENOUGH_TO_GUESS: Final = len("m_") + 8
 """How much of its beginning a mistyped id must share with one that is meant: its time, to the quarter of a minute."""
@@ -43,7 +43,10 @@ _DIGEST_SHOWN: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One message at `now`: the row, its events, what its signature proves, who is there, and what comes next."""
+    """One message at `now`: the row, its events, what its signature proves, who is there, and what comes next.
+
+    `note` says what could not be looked at, and why.
+    """
 
     now: Now
     row: Row
@@ -51,6 +54,7 @@ class Life:
     verified: Verified
     presence: Presence
     next_step: str
+    note: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The report for programs: exactly `JSON_KEYS`. Times are milliseconds since the epoch."""
@@ -77,11 +81,13 @@ class Life:
             "events": [_event(event) for event in self.events],
             "presence": self.presence.state,
             "next": self.next_step,
+            "note": self.note,
         }
 
     def to_text(self) -> str:
         """The report for people: what it is, a table of its events, and the next step."""
-        lines = [_title(self), *_table(self.events), f"next: {self.next_step}"]
+        note = [f"! {self.note}"] if self.note else []
+        lines = [_title(self), *_table(self.events), *note, f"next: {self.next_step}"]
         return "\n".join(visible(line) for line in lines)
 
 
@@ -130,8 +136,7 @@ def trace(config: Config, id: str) -> Life | Spooled:
         with SqliteInbox.open(config.paths.record, create=False) as inbox:
             row = inbox.row(id)
             if row is not None:
-                registry, _ = registry_of(config)
-                return _life(inbox, row, Keyring(config.paths).verdict(row), registry, Now.read())
+                return _life(inbox, row, Keyring(config.paths), registry_of(config)[0], Now.read())
             near = inbox.near_ids(id)
     except NoRecord:
         pass
@@ -167,10 +172,11 @@ def _reason(path: Path) -> str:
         return "the reason cannot be read"
 
 
-def _life(inbox: Inbox, row: Row, verified: Verified, registry: Registry, now: Now) -> Life:
+def _life(inbox: Inbox, row: Row, keyring: Keyring, registry: Registry, now: Now) -> Life:
     events = tuple(inbox.events(row.id))
     there = presence(inbox.leases, row.recipient, now)
-    return Life(now, row, events, verified, there, _Next(inbox, row, events, there, registry, now).in_words())
+    next_step = _Next(inbox, row, events, there, registry, now).in_words()
+    return Life(now, row, events, keyring.verdict(row), there, next_step, keyring.trouble)
 
 
 def _unknown(config: Config, id: str, near: Sequence[str]) -> BadData:

@@ -1,6 +1,13 @@
-"""What the registry says of a name now, and thus what the signature of a row proves (receive.md §1; formats.md)."""
+"""What the registry says of a name now, and thus what the signature of a row proves (receive.md §1; formats.md).
+
+With a registry that cannot be read no key is known, and nothing is verified. That is no fault of a row or its sender,
+so it is said, once until there is another reason.
+"""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 from wakehub.errors import WakehubError
 from wakehub.identity.owner import read_registry
@@ -9,13 +16,20 @@ from wakehub.inbox.rows import Row
 from wakehub.inbox.signing import Verified, verify_row
 from wakehub.paths import Paths
 
+_NEVER: Final = object()
+
 
 class Keyring:
-    """The registry of the instance at `paths`, read again when its file has changed."""
+    """The registry of the instance at `paths`, read again when its files have changed.
 
-    def __init__(self, paths: Paths) -> None:
+    `tell` gets a line when it cannot be read; `trouble` is that line while it lasts, else empty.
+    """
+
+    def __init__(self, paths: Paths, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.trouble = ""
         self._paths = paths
-        self._stamp: tuple[int, int, int] | None = None
+        self._tell = tell
+        self._stamps: object = _NEVER
         self._registry: Registry | None = None
 
     def verdict(self, row: Row) -> Verified:
@@ -27,21 +41,26 @@ class Keyring:
 
     def agent(self, name: str) -> Agent | None:
         """What the registry says of `name` now; None when it says nothing, or cannot be read."""
-        stamp = self._stamp_now()
-        if stamp != self._stamp:
-            self._stamp = stamp
-            self._registry = self._read()
+        stamps = [_stamp(self._paths.audit), _stamp(self._paths.owner_pub)]
+        if stamps != self._stamps:
+            self._stamps = stamps
+            self._read()
         return self._registry.agents.get(name) if self._registry else None
 
-    def _read(self) -> Registry | None:
+    def _read(self) -> None:
+        before, self._registry, self.trouble = self.trouble, None, ""
         try:
-            return read_registry(self._paths)
-        except WakehubError:
-            return None
+            self._registry = read_registry(self._paths)
+        except WakehubError as error:
+            why = f": {error.why}" if error.why else ""
+            self.trouble = f"no signature can be verified: {error.what}{why}; next: wakehub doctor"
+            if self.trouble != before:
+                self._tell(self.trouble)
 
-    def _stamp_now(self) -> tuple[int, int, int] | None:
-        try:
-            found = os.stat(self._paths.audit, follow_symlinks=False)
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -344,7 +344,7 @@ class Listener:
         except WakehubError as error:
             return NotNow(f"its files cannot be handed over: {error}")
         message = Message(row, self._keyring.verdict(row), Now.read().ms, reason.value, copies)
-        if message.verified == "no":
+        if message.verified == "no" and not self._keyring.trouble:
             tell(f"{row.id}: the signature is not by a known key of {visible(row.sender)}; shown as unverified")
         return await self._backend.deliver(message)
 

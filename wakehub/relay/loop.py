@@ -91,7 +91,7 @@ async def _peek(
     config: Config, options: ListenOptions, names: Names, inbox: Inbox, output: Output, parent: int
 ) -> Exit:
     with endings(parent) as ends:
-        return await Peek(options, names.held, inbox, output, Keyring(config.paths)).run(ends)
+        return await Peek(options, names.held, inbox, output, Keyring(config.paths, tell)).run(ends)
 
 
 async def _work(
@@ -132,7 +132,7 @@ async def work(
         if not options.once or options.wait_s:  # a look that does not wait needs nobody to wake it
             await _see_to_daemons(config, ends, environ)
         assignment = Assignment(options, names.held, config, credentials, is_new)
-        return await Listener(assignment, inbox, lease, backend, Keyring(config.paths)).run(ends)
+        return await Listener(assignment, inbox, lease, backend, Keyring(config.paths, tell)).run(ends)
     finally:
         with suppress(RecordBusy, NotStored):  # then it ends with this process
             inbox.leases.release(lease.token, Now.read())
