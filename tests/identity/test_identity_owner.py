@@ -28,6 +28,7 @@ def test_acts_need_the_owner_key_and_name_it(ready: Paths, act: Callable[[Paths]
     with pytest.raises(Unsafe, match=r"owner\.key is missing") as refusal:
         act(ready)
     assert refusal.value.exit is Exit.PERMISSION
+    assert "init" not in refusal.value.remedy, "it makes no key in the place of one that was lost"
     assert read_registry(ready).names() == ["bob"]
 
 
@@ -51,6 +52,7 @@ def test_before_init_everything_says_so(places: Paths) -> None:
         lambda: load_owner(places),
         lambda: load_owner_public(places),
     ):
-        with pytest.raises(Unsafe, match="wakehub init"):
+        with pytest.raises(Unsafe, match="is missing: this instance is not set up") as refusal:
             act()
+        assert refusal.value.remedy == "wakehub init"
     assert not places.keys.exists()

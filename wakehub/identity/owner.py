@@ -35,10 +35,12 @@ def load_owner(places: Places) -> KeyPair:
     try:
         owner = key_at(places.owner_key, OWNER)
     except FileNotFoundError:
+        if files.is_absent(places.owner_pub):
+            raise _not_initialised(places.owner_key) from None
         raise Unsafe(
             f"the owner key {visible(str(places.owner_key))} is missing",
             why="names can only be enrolled, revoked or closed with it; names that are enrolled go on working",
-            remedy="run this where the owner key is, restore it, or, on a fresh machine: wakehub init",
+            remedy="run this where the owner key is, or restore it",
         ) from None
     check_pair(places, owner, load_owner_public(places))
     return owner
