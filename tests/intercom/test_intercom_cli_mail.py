@@ -335,6 +335,21 @@ def test_the_variable_and_the_flag_name_the_place(mesh):
         os.kill(pid, signal.SIGTERM)
 
 
+def test_on_a_full_disk_it_is_said_that_mail_will_come_again(mesh):
+    """Exit 73, the reason, and what to do; with room again it comes once more, and then no more."""
+    send(mesh, "again")
+    words = f"{sys.executable} -P -m wakehub intercom poll --channel dev --session rowan"
+    found = subprocess.run(
+        ["sh", "-c", f"ulimit -f 0; exec {words}"], env=mesh.environ, cwd=mesh.base, capture_output=True, check=False
+    )
+    assert (found.returncode, report(found)["count"]) == (73, 1)
+    said = found.stderr.decode()
+    assert "what was handed over from the inbox of rowan is not noted as read: cannot write" in said
+    assert "next: free space; the next process that reads it gets that once more, until it can be noted" in said
+    assert poll(mesh) == ["again"]
+    assert poll(mesh) == []
+
+
 def test_a_damaged_offset_is_told_and_costs_no_mail(mesh):
     """Also where a project's own id is asked for first, which writes to that file."""
     sent = report(intercom(mesh, "send", "--to", "rowan", "--text", "x"))["envelope"]

@@ -277,6 +277,42 @@ def test_a_listener_on_a_full_disk_prints_a_message_once_and_says_why_it_is_unre
     assert "free space" in told[0]
 
 
+@pytest.mark.parametrize("trouble", ["another reader that hands over without end", "no descriptor left"])
+def test_a_listener_that_cannot_read_its_inbox_says_why_and_goes_on_when_it_can(hub, channel, trouble):
+    hub.ready()
+    found: list[str] = []
+    told: list[str] = []
+    stop, ring = os.pipe()
+
+    def hand_over(batch: Batch) -> None:
+        found.extend(each.text or "" for each in batch.envelopes)
+
+    thread = threading.Thread(
+        target=lambda: client.listen(channel, "bob", hand_over, stop=stop, tell=told.append), daemon=True
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        sender = stack.enter_context(Client(hub.socket))
+        thread.start()
+        until(lambda: "bob" in hub.peers()["active_sessions"], "it listens")
+        if trouble == "no descriptor left":
+            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # of this process: the hub has some
+        else:
+            stack.enter_context(Inbox(channel, "bob", patience_ms=60_000).taking())
+        sender.say(chat("ann", "bob", "1"))
+        until(lambda: told, "it is told")
+        assert found == []
+    until(lambda: found == ["1"], "it came")
+    os.write(ring, b".")
+    thread.join(60)
+    for fd in (stop, ring):
+        os.close(fd)
+    assert not thread.is_alive()
+    (line,) = told
+    assert ("EMFILE" if trouble == "no descriptor left" else "reading of the inbox of bob is locked") in line
+
+
 def test_a_refusal_of_the_hub_is_told(hub, channel):
     hub.ready()
     (hub.directory / "inbox_bob.ndjson").mkdir()

@@ -334,7 +334,7 @@ def listen(
     inbox = Inbox(channel, session)
     line: Line | None = None
     missed_at = time.monotonic()
-    told, is_told = "", False
+    told, is_told, failures = "", False, 0
     try:
         while True:
             if line is None:
@@ -354,11 +354,11 @@ def listen(
                     begin = None
                 if begin is None:
                     drain(inbox, hand_over)
-                is_told = False
-            except Held:
-                pass  # another one reads
-            except CannotCreate as error:  # a full disk; or the directory is just taken away
-                if inbox.is_ahead and not is_told:
+                failures, is_told = 0, False
+            except (Held, CannotCreate) as error:
+                failures += 1
+                # Once is nothing: another one just reads, or the directory is just taken away.
+                if not is_told and (inbox.is_ahead or failures > 1):
                     tell(str(error))
                     is_told = True
             pause_s = MESH_BACKSTOP_SECONDS if line is not None or not is_starting else READY_POLL_MS / 1000
