@@ -79,6 +79,12 @@ def test_what_is_no_socket_is_left_and_said(channel):
     assert channel.socket.read_text() == "notes"
 
 
+def test_what_may_not_go_is_said(channel):
+    (channel.path / "hub.sock~").mkdir()
+    with pytest.raises(Unsafe, match=r"hub\.sock~ "):
+        clean(channel, stale=False)
+
+
 def test_mailboxes_go_when_all_is_read_and_stay_with_what_is_not(channel):
     read(fill(channel, "rowan", 3))
     fill(channel, "nova", 2)

@@ -313,6 +313,14 @@ def test_a_listener_that_cannot_read_its_inbox_says_why_and_goes_on_when_it_can(
     assert ("EMFILE" if trouble == "no descriptor left" else "reading of the inbox of bob is locked") in line
 
 
+def test_a_hub_that_ends_at_once_is_not_started_again_and_again(hub, channel):
+    """Each that was tried has said in the log why it ended."""
+    (hub.directory / "hub.lock").mkdir()
+    assert say(channel, "bob", "by the spool").status == "fallback_spooled"
+    assert 1 <= channel.log.read_text().count("hub.lock is not a file of ours") <= 11
+    (hub.directory / "hub.lock").rmdir()
+
+
 def test_a_refusal_of_the_hub_is_told(hub, channel):
     hub.ready()
     (hub.directory / "inbox_bob.ndjson").mkdir()

@@ -152,10 +152,12 @@ class Channel:
             return Unsafe(f"{shown} is not a file of ours", why=files.why(error), remedy="remove what is there")
         if files.is_denied(error):
             return Unsafe(
-                f"{shown} may not be opened", why=files.why(error), remedy="mend its mode, or leave the sandbox"
+                f"{shown} may not be used",
+                why=files.why(error),
+                remedy="mend its mode or its directory's, or leave the sandbox",
             )
         return CannotCreate(
-            f"cannot open {shown}", why=files.why(error), remedy="see that its directory is there, and space"
+            f"cannot use {shown}", why=files.why(error), remedy="see that its directory is there, and space"
         )
 
     def _check(self, fd: int, name: str) -> None:
@@ -175,6 +177,15 @@ class Channel:
                 return files.read_all(fd, files.Stamp.of(os.fstat(fd)), self.path / name, limit)
         except FileNotFoundError:
             return None
+
+    def remove(self, name: str) -> None:
+        """Take the file `name` away, if it is there; raises as `opened` does."""
+        try:
+            os.unlink(name, dir_fd=self.fd)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise self._refused(name, error) from error
 
     def replace(self, name: str, document: Mapping[str, Any]) -> None:
         """Put a JSON document at `name` in one step, by a temporary and rename; raises `CannotCreate`."""

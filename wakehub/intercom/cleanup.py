@@ -6,7 +6,6 @@ read by all of its readers: mail that waits for somebody who is away is what a m
 of its own, as a bridge does, and is away is named, for a person to decide.
 """
 
-import contextlib
 import errno
 import os
 import socket
@@ -75,7 +74,7 @@ def forget(channel: Channel, name: str) -> Reader:
 def clean(channel: Channel, *, stale: bool) -> Cleaned:
     """Remove what a dead hub left; with `stale` mailboxes, too, in which nothing is unread.
 
-    Nothing is touched while a hub lives. Raises `Unsafe` (77) for what is none of the mesh's files.
+    Nothing is touched while a hub lives. Raises `Unsafe` (77) for what is none of the mesh's files, or may not go.
     """
     try:
         lock = lead(channel)
@@ -86,8 +85,7 @@ def clean(channel: Channel, *, stale: bool) -> Cleaned:
             return Cleaned(is_live=True)
         before = set(os.listdir(channel.fd))
         for name in _LEFT:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=channel.fd)
+            channel.remove(name)
         kept = _remove_mailboxes(channel) if stale else ()
         return Cleaned(False, tuple(sorted(before - set(os.listdir(channel.fd)))), kept)
 

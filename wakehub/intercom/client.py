@@ -35,6 +35,7 @@ from wakehub.limits import (
 from wakehub.visible import visible
 
 Status = Literal["sent", "spooled_offline", "fallback_spooled", "error"]
+_STARTS: Final = 10  # so many hubs that ended at once are enough: none will come up
 _GONE: Final = (ConnectionResetError, BrokenPipeError)
 
 
@@ -199,15 +200,15 @@ def send(channel: Channel, envelope: Envelope) -> Sent:
         ndjson.check_session(envelope.to_session)
     asking = replace(envelope, extra=dict(envelope.extra) | {"receipt": True})
     asking.line()
-    deadline = time.monotonic() + MESH_START_SECONDS
-    while time.monotonic() < deadline:
+    deadline, starts = time.monotonic() + MESH_START_SECONDS, 0
+    while time.monotonic() < deadline and starts <= _STARTS:
         try:
             with Line(channel) as line:
                 return _outcome(channel, envelope, _asked(line, asking))
         except (FileNotFoundError, ConnectionRefusedError):
             channel.reopen()
             try:
-                spawn(channel)
+                starts += spawn(channel)
             except WakehubError:
                 break  # it can be done without
             time.sleep(READY_POLL_MS / 1000)
@@ -334,12 +335,13 @@ def listen(
     inbox = Inbox(channel, session)
     line: Line | None = None
     missed_at = time.monotonic()
-    told, is_told, failures = "", False, 0
+    told, is_told, failures, starts = "", False, 0, 0
     try:
         while True:
             if line is None:
-                line, trouble = _rejoin(channel, session)
-                is_starting = not trouble and time.monotonic() - missed_at < MESH_START_SECONDS
+                line, trouble, started = _rejoin(channel, session)
+                starts += started
+                is_starting = not trouble and starts <= _STARTS and time.monotonic() - missed_at < MESH_START_SECONDS
                 if (
                     line is None
                     and not is_starting
@@ -368,26 +370,28 @@ def listen(
                 return
             if line is not None and line in ready and line.is_ended():
                 line.close()
-                line, missed_at, told = None, time.monotonic(), ""
+                line, missed_at, told, starts = None, time.monotonic(), "", 0
     finally:
         if line is not None:
             line.close()
 
 
-def _rejoin(channel: Channel, session: str) -> tuple[Line | None, str]:
-    """A connection as a listener, or None and why not; empty: a hub is being started. Raises `Held` (75)."""
+def _rejoin(channel: Channel, session: str) -> tuple[Line | None, str, bool]:
+    """A connection as a listener, or None and why not; empty while a hub may be coming. Whether one was started now.
+
+    Raises `Held` (75).
+    """
     try:
-        return join(channel, session, "announce")[0], ""
+        return join(channel, session, "announce")[0], "", False
     except (FileNotFoundError, ConnectionRefusedError):
         try:
             channel.reopen()
-            spawn(channel)
+            return None, "", spawn(channel)
         except (OSError, WakehubError) as error:
-            return None, str(error)
+            return None, str(error), False
     except _GONE:
-        pass  # it is just ending: the next turn finds another
+        return None, "", False  # it is just ending: the next turn finds another
     except Held:
         raise
     except (OSError, WakehubError) as error:
-        return None, str(error)
-    return None, ""
+        return None, str(error), False

@@ -210,7 +210,8 @@ def _read(where: int, shown: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {_CHANNELS: {}}
     except OSError as error:
-        raise Unsafe(f"{visible(str(shown))} cannot be opened", why=files.why(error), remedy="move it away") from error
+        remedy = "mend its mode, or name an id with --session" if files.is_denied(error) else "move it away"
+        raise Unsafe(f"{visible(str(shown))} cannot be opened", why=files.why(error), remedy=remedy) from error
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):

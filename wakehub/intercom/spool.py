@@ -181,8 +181,7 @@ class Inbox:
             readers = self._readers() | {self._place.name}
             spoiled = {f"{name.removesuffix('.json')}.bad" for name in readers} | {self.bad_name}
             for name in readers | spoiled | {self._name}:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=self._channel.fd)
+                self._channel.remove(name)
         return 0
 
     # --- readers with a place of their own ---
@@ -218,8 +217,7 @@ class Inbox:
         ):
             unread = self._unread(fd)[0]
             for name in (self._place.name, self._place.bad_name):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=self._channel.fd)
+                self._channel.remove(name)
         return unread
 
     @contextlib.contextmanager
