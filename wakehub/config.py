@@ -6,10 +6,10 @@ Unknown keys are refused, since a misspelt limit would be no limit.
 
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from wakehub import files, paths
 from wakehub.errors import Misconfigured, Unsafe
@@ -30,16 +30,23 @@ DEFAULT_HUB_ID = "wakehub"
 _MAX_CONFIG_BYTES = 64 * 1024
 _KEYS = {
     "paths": {"run", "state", "keys"},
-    "hub": {"id", "socket", "stats_socket", "allowlist", "owner_pub"} | {field.name for field in fields(HubLimits)},
+    "hub": {"id", "socket", "stats_socket", "allowlist", "owner_pub"} | set(HubLimits._fields),
     "listen": {"poll"},
     "record": {"keep_days", "max_hops", "pair_per_minute"},
     "spool": {"dirs"},
 }
 _DAY_S = 86_400
+_WRITTEN: Final = """\
+# Chosen once by `wakehub init`; every command uses these, whatever its environment says.
+[paths]
+run = {}
+state = {}
+keys = {}
+"""
+_PLAIN: Final = r'"(/[^"\\\x00-\x1f\x7f]*)"'  # an absolute path in which TOML escapes nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """Everything a command needs to know about this instance.
 
     `hub_socket`, `stats_socket`, `allowlist` and `owner_pub` are those of `paths` unless set apart; `poll_s` is the
@@ -73,11 +80,11 @@ class Config:
         )
 
     def changed(self, **changes: Any) -> "Config":
-        """This configuration with some fields changed; a hub id and limits are checked again.
+        """This configuration with some fields changed; the hub id is checked again.
 
         Raises `Misconfigured` (exit 78).
         """
-        config = replace(self, **{name: value for name, value in changes.items() if value is not None})
+        config = self._replace(**{name: value for name, value in changes.items() if value is not None})
         check_hub_id(config.hub_id)
         return config
 
@@ -106,12 +113,16 @@ def load_at(where: Paths) -> Config:
 
 
 def _parse(data: bytes, where: Paths) -> Config:
-    import tomllib  # most instances have no such file
-
     shown = visible(str(where.config_file))
     try:
-        found = tomllib.loads(data.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text = data.decode()
+        if written := re.fullmatch(re.escape(_WRITTEN).replace(r"\{\}", _PLAIN), text):
+            run, state, keys = map(Path, written.groups())
+            return Config.at(Paths(run, state, keys, where.config_file))
+        import tomllib  # a hook does without, where the file is as `init` wrote it (fault F86)
+
+        found = tomllib.loads(text)
+    except ValueError as error:
         raise Misconfigured(f"{shown} is not TOML", why=visible(str(error)), remedy="correct or remove it") from error
     for section, table in found.items():
         known = _KEYS.get(section)
@@ -122,13 +133,12 @@ def _parse(data: bytes, where: Paths) -> Config:
                 raise Misconfigured(
                     f"{shown}: unknown key {visible(key)} in [{section}]", remedy=f"known are {_names(known)}"
                 )
-    where = replace(
-        where, **{key: _path(value, f"[paths] {key}", shown) for key, value in found.get("paths", {}).items()}
+    where = where._replace(
+        **{key: _path(value, f"[paths] {key}", shown) for key, value in found.get("paths", {}).items()}
     )
     hub: dict[str, Any] = found.get("hub", {})
-    limit_names = {field.name for field in fields(HubLimits)}
     try:
-        limits = HubLimits(**{key: value for key, value in hub.items() if key in limit_names})
+        limits = HubLimits(**{key: value for key, value in hub.items() if key in HubLimits._fields}).checked()
     except ValueError as error:
         raise Misconfigured(f"{shown}: [hub] {error}", remedy="correct the value") from error
     apart = {
@@ -191,11 +201,9 @@ def write(config: Config) -> bool:
 
     Raises `CannotCreate` (73) when it cannot be written.
     """
-    table = {"run": config.paths.run, "state": config.paths.state, "keys": config.paths.keys}
-    lines = ["# Chosen once by `wakehub init`; every command uses these, whatever its environment says.", "[paths]"]
-    lines += [f"{key} = {_toml(str(value))}" for key, value in table.items()]
+    places = (_toml(str(path)) for path in (config.paths.run, config.paths.state, config.paths.keys))
     try:
-        files.create(config.paths.config_file, "\n".join(lines).encode() + b"\n")
+        files.create(config.paths.config_file, _WRITTEN.format(*places).encode())
     except FileExistsError:
         return False
     return True

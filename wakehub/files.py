@@ -11,8 +11,8 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wakehub.errors import CannotCreate, Unsafe
 from wakehub.ownership import elsewhere, fault, may_be_ours, owner_in_words, quoted, to_move_away
@@ -90,8 +90,7 @@ def is_absent(path: Path) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What tells one state of a file from the next: device, inode, mtime in ns, size in bytes."""
 
     device: int

@@ -5,8 +5,7 @@ counts, and each time carries its unit in its name. The relations between the nu
 that a changed limit that would break another one fails at import.
 """
 
-from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 # --- AWH1, the wire [§1, §2] ---
 MAGIC: Final = b"AWH1"
@@ -322,12 +321,8 @@ assert CONFORMANCE_PATIENCE_SECONDS < CONFORMANCE_CASE_SECONDS
 assert HANDSHAKE_DEADLINE_MS + CONFORMANCE_DEADLINE_SLACK_MS < CONFORMANCE_CASE_SECONDS * 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class HubLimits:
-    """The hub's limits that ``[hub]`` in ``config.toml`` may change; the defaults are the specification's.
-
-    Raises `ValueError` with the name and what it must be when a value cannot work.
-    """
+class HubLimits(NamedTuple):
+    """The hub's limits that ``[hub]`` in ``config.toml`` may change; the defaults are the specification's."""
 
     max_connections: int = DEFAULT_MAX_CONNECTIONS
     handshake_deadline_ms: int = HANDSHAKE_DEADLINE_MS
@@ -349,10 +344,11 @@ class HubLimits:
         """
         return min(self.queued_bytes, self.egress_bytes // EGRESS_RESERVE_SHARE)
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+    def checked(self) -> Self:
+        """These limits; raises `ValueError` with the name and what it must be when a value cannot work."""
+        for name, value in self._asdict().items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
-                raise ValueError(f"{field.name} must be a whole number within 1..{(1 << 31) - 1}")
+                raise ValueError(f"{name} must be a whole number within 1..{(1 << 31) - 1}")
         if self.max_connections < MIN_CONNECTIONS:
             raise ValueError(f"max_connections must be at least {MIN_CONNECTIONS}")
+        return self

@@ -7,9 +7,8 @@ them. Environment and platform directories matter only for that choice.
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from wakehub.errors import Misconfigured
 from wakehub.visible import visible
@@ -20,8 +19,7 @@ _XDG: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(NamedTuple):
     """Where one instance of wakehub lives; all absolute. `run` holds sockets, `state` the record, `keys` the keys."""
 
     run: Path

@@ -6,14 +6,12 @@ start time, boot id and pid namespace together.
 
 import functools
 import os
-import signal
 import stat
 import sys
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from wakehub.limits import STOP_GRACE_MS
 
@@ -21,8 +19,7 @@ TETHER: Final = "WAKEHUB_TETHER"
 """The environment variable in which a supervisor names the descriptor of the tether it handed down."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessId:
+class ProcessId(NamedTuple):
     """One process, told apart from every other one this machine will ever run.
 
     `started` is an opaque start time (clock ticks since boot on Linux), `boot` the boot id, `namespace` the inode of
@@ -221,13 +218,15 @@ def hold_tether(environ: MutableMapping[str, str]) -> None:
             return
     except OSError:
         return  # the variable came through without the descriptor: nobody holds the other end
-    import threading  # only here: a hook wants the rest of this module (fault F86)
+    import threading  # here and not above: a hook wants the rest of this module (fault F86)
 
     os.set_inheritable(tether, False)
     threading.Thread(target=_end_with, args=(tether,), name="tether", daemon=True).start()
 
 
 def _end_with(tether: int) -> None:
+    import signal  # as above
+
     while os.read(tether, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -74,7 +74,7 @@ def test_the_numbers_in_the_guides_are_the_programs(wakehub):
 def test_the_settings_in_the_guide_are_the_programs(wakehub):
     text = wakehub("guide", "operate").out.split("**Settings**")[1].split("A key that")[0]
     listed = set(re.findall(r"`([a-z_]+)`", text)) - {"id"}
-    assert listed == set(limits.HubLimits.__dataclass_fields__)
+    assert listed == set(limits.HubLimits._fields)
 
 
 def test_demo_is_run_and_its_status_returned(wakehub, monkeypatch):

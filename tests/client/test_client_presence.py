@@ -1,7 +1,6 @@
 """Who is there for a name, as leases come and go (faults F2, F85)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,7 @@ def test_a_listener_that_was_displaced_is_there_as_the_other_one(inbox: Inbox) -
 
 
 def test_a_listener_whose_process_is_gone_died_at_its_last_sign_of_life(inbox: Inbox) -> None:
-    hold(inbox, "acme/bob", process=replace(ProcessId.own(), started="another"))
+    hold(inbox, "acme/bob", process=ProcessId.own()._replace(started="another"))
     for _ in range(2):
         found = seen(inbox)
         assert (found.state, found.since_ms) == ("died", START.ms)
@@ -75,7 +74,7 @@ def test_a_listener_whose_process_is_gone_died_at_its_last_sign_of_life(inbox: I
 
 
 def test_a_listener_that_was_not_heard_of_for_too_long_counts_as_dead(inbox: Inbox) -> None:
-    hold(inbox, "acme/bob", process=replace(ProcessId.own(), namespace=7))
+    hold(inbox, "acme/bob", process=ProcessId.own()._replace(namespace=7))
     assert seen(inbox, seconds=LEASE_VOID_SECONDS - 1).state == "listening"
     assert seen(inbox, seconds=LEASE_VOID_SECONDS + 1).state == "died"
 

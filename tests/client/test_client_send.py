@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,7 @@ def test_a_wake_that_only_the_hub_took_is_said_as_that(world: World) -> None:
     world.enroll("alice")
     with publisher(world.socket):
         world.send()
-        world.hold("alice", replace(ProcessId.own(), started="of another"))
+        world.hold("alice", ProcessId.own()._replace(started="of another"))
         world.send()
     hinted = [each.detail for each in world.told if each.state is State.HINTED]
     assert hinted == ["only the hub took it; read when alice listens"] * 2
@@ -203,7 +202,7 @@ def test_nobody_is_listening_and_since_when(world: World) -> None:
 def test_a_listener_that_died_is_told_and_never_waited_for_in_vain(world: World) -> None:
     """F2, F28: its registration remains, but a registration proves nothing."""
     world.enroll("alice")
-    world.hold("alice", replace(ProcessId.own(), started="of another"))
+    world.hold("alice", ProcessId.own()._replace(started="of another"))
     sent = world.send(wait="handed-off", timeout_s=0.1)
     assert sent.exit is Exit.NOT_REACHED
     assert State.HANDED_OFF not in world.states()

@@ -57,6 +57,7 @@ def test_every_setting(environ):
         "[hub]\nmax_connections = true\n", '[hub]\nmax_connections = "64"\n', "[hub]\nframe_burst = 0\n",
         "[hub]\nqueued_bytes = 2147483648\n", '[hub]\nid = ""\n', "[hub]\nid = 5\n", '[hub]\nid = "a\\nb"\n',
         "[listen]\npoll = 61\n", "[listen]\npoll = 0\n", "[listen]\npoll = true\n", "[listen]\npoll = 1.5\n",
+        f"[listen]\npoll = {'1' * 5_000}\n",
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_a_remedy(environ, text):
@@ -97,6 +98,26 @@ def test_what_is_written_is_read_again_whatever_the_directories_are_called(tmp_p
     given_paths = Paths(run, state, keys, home / "config.toml")
     assert config.write(Config.at(given_paths)) is True
     assert config.load({"WAKEHUB_HOME": str(home)}).paths == given_paths
+
+
+@given(st.lists(st.text(st.sampled_from('/au0041\\"\t\n\r\x7f\x85\0#= é')).map("/".__add__), min_size=3, max_size=3))
+def test_what_looks_as_if_we_had_written_it_is_read_as_toml_says(tmp_path_factory, values):
+    """Such a file is read without TOML; one more comment, and it no longer is."""
+    home = tmp_path_factory.mktemp("home")
+    environ = {"WAKEHUB_HOME": str(home)}
+    config.write(Config.at(Paths(Path("/<0>"), Path("/<1>"), Path("/<2>"), home / "config.toml")))
+    text = (home / "config.toml").read_text()
+    for number, value in enumerate(values):
+        text = text.replace(f"/<{number}>", value)
+
+    def read(text: str) -> Config | None:
+        write(environ, text)
+        try:
+            return config.load(environ)
+        except Misconfigured:
+            return None
+
+    assert read(text) == read(f"{text}#\n")
 
 
 @pytest.mark.parametrize("hub_id", ["w", "ai-memory-wake-hub", "é" * 32])

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def identify(pid: int) -> ProcessId:
-    return replace(OWN, pid=pid, started=processes.start_time(pid) or "")
+    return OWN._replace(pid=pid, started=processes.start_time(pid) or "")
 
 
 def test_this_process_knows_itself() -> None:
@@ -52,15 +51,15 @@ def test_a_zombie_is_dead(child: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_pid_that_belongs_to_another_process_now_is_dead() -> None:
-    assert replace(OWN, started="1").is_provably_dead()
+    assert OWN._replace(started="1").is_provably_dead()
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"boot": ""}, {"namespace": 1}, {"started": ""}])
 def test_what_cannot_be_told_is_not_proven(change: dict[str, object]) -> None:
-    gone = replace(OWN, **change)
+    gone = OWN._replace(**change)
     assert not gone.is_provably_dead()
     if "started" not in change:
-        assert not replace(gone, pid=2**22 + 1).is_provably_dead()
+        assert not gone._replace(pid=2**22 + 1).is_provably_dead()
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**22 + 1, 2**80])
@@ -88,7 +87,7 @@ def test_without_proc_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Path, "read_bytes", absent)
     monkeypatch.setattr(Path, "exists", lambda path: False)
     assert processes._start_time_linux(os.getpid()) == ""
-    assert not replace(OWN, pid=2**22 + 1).is_provably_dead()
+    assert not OWN._replace(pid=2**22 + 1).is_provably_dead()
 
 
 def test_a_proc_that_hides_others_does_not_make_them_dead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +98,7 @@ def test_a_proc_that_hides_others_does_not_make_them_dead(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Path, "read_bytes", hidden)
     assert processes._start_time_linux(os.getppid()) == ""
-    assert not replace(OWN, pid=os.getppid()).is_provably_dead()
+    assert not OWN._replace(pid=os.getppid()).is_provably_dead()
     assert processes._start_time_linux(2**22 + 1) is None
 
 

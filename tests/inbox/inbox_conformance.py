@@ -1069,7 +1069,7 @@ class InboxConformance:
     def test_a_renewal_in_the_future_of_another_boot_counts_from_when_it_is_seen(
         self, inbox: Inbox, seen_by: str
     ) -> None:
-        elsewhere = replace(ProcessId.own(), boot="another")
+        elsewhere = ProcessId.own()._replace(boot="another")
         listen(inbox, "alice", now=at(8 * 3600), process=elsewhere)
         if seen_by == "acquire":
             assert isinstance(inbox.leases.acquire(["alice"], ProcessId.own(), "alice", START), HeldBy)
@@ -1094,13 +1094,13 @@ class InboxConformance:
         assert (lost.reason, lost.by_pid) == ("died", None)
 
     def test_a_pid_that_belongs_to_another_process_now_holds_nothing(self, inbox: Inbox) -> None:
-        reused = replace(ProcessId.own(), started="1")
+        reused = ProcessId.own()._replace(started="1")
         listen(inbox, "alice", process=reused)
         assert inbox.leases.holder("alice", START) is None
 
     @pytest.mark.parametrize("field", ["boot", "namespace"])
     def test_a_process_of_another_boot_or_namespace_is_not_provably_dead(self, inbox: Inbox, field: str) -> None:
-        foreign = replace(ProcessId.own(), pid=2**22 + 1, **{field: "another" if field == "boot" else 1})
+        foreign = ProcessId.own()._replace(pid=2**22 + 1, **{field: "another" if field == "boot" else 1})
         listen(inbox, "alice", process=foreign)
         assert inbox.leases.holder("alice", at(299)) is not None
         assert inbox.leases.holder("alice", at(300)) is None

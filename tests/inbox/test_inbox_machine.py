@@ -23,7 +23,7 @@ from wakehub.processes import ProcessId
 
 _RECIPIENTS = ("alice", "acme/x", "acme/eng/y")
 _NAMES = (*_RECIPIENTS, "acme/", "acme/eng/")
-_DEAD = replace(ProcessId.own(), started="1")
+_DEAD = ProcessId.own()._replace(started="1")
 _TTL_S = 200
 
 

@@ -1,24 +1,22 @@
 """Leases in SQLite: statements and Python judge by the same rules, and a lease that is written comes back the same."""
 
-from dataclasses import replace
-
 import pytest
 from inbox_conformance import START, at, listen
 
-from wakehub.inbox import leases
+from wakehub.inbox import tenure
 from wakehub.inbox.clock import Now
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.sqlite.leases import LIVE, moment
 from wakehub.processes import ProcessId
 
 _OWN = ProcessId.own()
-_PROCESSES = [_OWN, replace(_OWN, started="1"), replace(_OWN, boot="another"), replace(_OWN, namespace=1)]
+_PROCESSES = [_OWN, _OWN._replace(started="1"), _OWN._replace(boot="another"), _OWN._replace(namespace=1)]
 _MOMENTS = [
     START,
     at(299.999),
     at(300),
     Now(START.ms - 10**9, START.mono_ms + 1, START.boot),
-    replace(at(1), boot="new"),
+    at(1)._replace(boot="new"),
 ]
 
 
@@ -28,7 +26,7 @@ def test_statements_judge_a_lease_as_python_does(inbox: SqliteInbox, process: Pr
     lease = listen(inbox, "alice", process=process)
     with inbox._db.reading():
         found = inbox._db.execute(f"SELECT {LIVE} FROM lease", moment(now))
-    expected = leases.is_live(process, lease.renewed_ms, lease.renewed_mono_ms, now)
+    expected = tenure.is_live(process, lease.renewed_ms, lease.renewed_mono_ms, now)
     assert found == [(int(expected),)]
     assert (inbox.leases.holder("alice", now) is not None) == expected
     assert (inbox.leases.live(now) == [lease]) == expected

@@ -7,7 +7,6 @@ import shlex
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,7 +167,7 @@ def test_the_units_name_the_real_places(place):
 
 def test_the_usual_run_directory_is_left_to_systemd(place):
     run = Path(place.environ["HOME"]) / "wakehub"
-    found = replace(place.config, paths=replace(place.config.paths, run=run))
+    found = place.config._replace(paths=place.config.paths._replace(run=run))
     made = plan("systemd", found, place.environ | {"XDG_RUNTIME_DIR": str(run.parent)})
     assert all(b"RuntimeDirectory=wakehub" in change.after for change in made.changes)
 
@@ -209,7 +208,7 @@ def test_a_unit_that_is_switched_on_is_not_removed(place):
 
 
 def test_a_path_that_means_something_in_a_unit_is_refused(place):
-    strange = replace(place.config, paths=replace(place.config.paths, state=Path("/x/a b%h")))
+    strange = place.config._replace(paths=place.config.paths._replace(state=Path("/x/a b%h")))
     for target in ("systemd", "launchd"):
         with pytest.raises(Misconfigured):
             plan(target, strange, place.environ)

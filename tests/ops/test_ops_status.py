@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +61,7 @@ def hold(inbox: Inbox, *names: str, now: Now | None = None, process: ProcessId |
 
 
 def dead() -> ProcessId:
-    return replace(ProcessId.own(), started="of another")
+    return ProcessId.own()._replace(started="of another")
 
 
 def box(config: Config, inbox: Inbox, now: Now | None = None, name: str = "alice") -> Box:
@@ -282,7 +281,7 @@ def died_and_swept(config: Config, inbox: Inbox) -> None:
 
 def unheard_of(config: Config, inbox: Inbox) -> None:
     now = Now.read().later(-2000 * LEASE_VOID_SECONDS)
-    hold(inbox, "acme/bob", now=now, process=replace(ProcessId.own(), namespace=7))
+    hold(inbox, "acme/bob", now=now, process=ProcessId.own()._replace(namespace=7))
 
 
 def revoked(config: Config, inbox: Inbox) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def shown(config: Config, width: int = 120, height: int = 24) -> list[str]:
 def test_daemons_then_names_with_what_is_wrong_first(config: Config, inbox: Inbox) -> None:
     put(inbox, "zoe")
     put(inbox, "bob")
-    dead = replace(ProcessId.own(), started="of another")
+    dead = ProcessId.own()._replace(started="of another")
     inbox.leases.acquire(["zoe"], dead, "zoe", NOW)
     inbox.leases.acquire(["alice"], ProcessId.own(), "alice", NOW)
     lines = shown(config)

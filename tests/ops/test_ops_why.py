@@ -179,7 +179,7 @@ def test_nobody_listens_any_more(config: Config, inbox: Inbox) -> None:
 
 
 def test_the_listener_died(config: Config, inbox: Inbox) -> None:
-    hold(inbox, process=replace(ProcessId.own(), started="of another"))
+    hold(inbox, process=ProcessId.own()._replace(started="of another"))
     row_id = put(inbox)
     assert f"(pid {os.getpid()} died); it is kept" in next_step(config, row_id)
     inbox.record_hint([row_id], None, Now.read())
@@ -214,7 +214,7 @@ def test_in_hand(config: Config, inbox: Inbox) -> None:
 def test_in_the_hand_of_a_process_that_was_displaced(config: Config, inbox: Inbox) -> None:
     row_id = put(inbox)
     claimed(inbox, row_id)
-    other = replace(ProcessId.own(), pid=os.getppid(), started="of another", namespace=7)
+    other = ProcessId.own()._replace(pid=os.getppid(), started="of another", namespace=7)
     assert isinstance(inbox.leases.acquire(["alice"], other, "alice", Now.read(), take_over=True), Lease)
     assert "has it in hand" not in next_step(config, row_id)
 

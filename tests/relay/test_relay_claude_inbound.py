@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +144,7 @@ def test_settings_that_cannot_be_used_are_none(place: Place, data: bytes) -> Non
 
 def test_a_session_that_cannot_be_reached_is_not_judged(place: Place) -> None:
     place.user("refuse")
-    assert findings(place.config, [replace(place.session(), socket=None)], place.managed) == []
+    assert findings(place.config, [place.session()._replace(socket=None)], place.managed) == []
 
 
 def test_looking_at_a_directory_without_sessions(place: Place) -> None:

@@ -52,14 +52,12 @@ def add(commands: Commands) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
-    from dataclasses import replace
-
     from wakehub.server.serve import run
 
     config = instance(args)
     if args.max_connections is not None:
         try:
-            config = config.changed(limits=replace(config.limits, max_connections=args.max_connections))
+            config = config.changed(limits=config.limits._replace(max_connections=args.max_connections).checked())
         except ValueError as error:
             raise Misconfigured("--max-connections cannot work", why=str(error), remedy="give more") from error
     return run(config)

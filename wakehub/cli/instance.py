@@ -18,8 +18,6 @@ def instance(args: argparse.Namespace) -> "Config":
     ``--state-dir`` counts as WAKEHUB_STATE_DIR for the choice of directories, and rules over ``config.toml``.
     Raises `Misconfigured` (78) when no usable directory can be told, else as `config.load` does.
     """
-    from dataclasses import replace
-
     from wakehub import config
 
     state = getattr(args, "state_dir", None)
@@ -30,7 +28,7 @@ def instance(args: argparse.Namespace) -> "Config":
             environ["WAKEHUB_STATE_DIR"] = str(state)
         found = config.load(environ)
         if state is not None:
-            found = found.changed(paths=replace(found.paths, state=state))
+            found = found.changed(paths=found.paths._replace(state=state))
         found = found.changed(hub_id=getattr(args, "hub_id", None), **_socket_changes(args))
     except OSError as error:
         raise Misconfigured(

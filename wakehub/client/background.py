@@ -23,7 +23,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -167,7 +166,7 @@ def _leads_here(config: Config, environ: Mapping[str, str]) -> bool:
         there = configuration.load(_environment(config, environ))
     except (WakehubError, OSError):
         return False
-    return replace(there.paths, state=config.paths.state) == config.paths
+    return there.paths._replace(state=config.paths.state) == config.paths
 
 
 # --- how ---

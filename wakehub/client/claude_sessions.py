@@ -10,9 +10,8 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wakehub import files, processes
 from wakehub.errors import Unsafe
@@ -28,8 +27,7 @@ _ZONE_STEP_MINUTES: Final = 15
 _FARTHEST_ZONE_HOURS: Final = 14
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """A session that runs. `session_id` names its transcript and changes with ``/clear``; pid and start time stay.
 
     `started` is as `processes.start_time` tells it; `started_at` (milliseconds since the epoch) is the session's own

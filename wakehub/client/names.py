@@ -14,16 +14,15 @@ that name stays when the session forgets everything or is resumed. Every command
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wakehub.client import claude_sessions
 from wakehub.errors import BadData, Exit, WakehubError
 from wakehub.identity.addresses import check_address, is_reserved, name_from_directory
 
 
-@dataclass(frozen=True, slots=True)
-class OwnName:
+class OwnName(NamedTuple):
     """The name a process acts under, and where it came from, in words."""
 
     name: str

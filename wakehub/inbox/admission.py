@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from wakehub.errors import BadData, NoRecipient
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import is_row_id
-from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.refusals import LoopGuard, TooFast
 from wakehub.inbox.rows import BYTES, Arrival, NewRow, Seal
+from wakehub.inbox.tenure import is_namespace
 from wakehub.limits import (
     CLOCK_LEEWAY_SECONDS,
     DIGEST_BYTES,

@@ -6,13 +6,12 @@ name of a dead one (formats.md, Leases: "clamped against steps"). Both are read 
 """
 
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wakehub.processes import boot_id
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(NamedTuple):
     """`ms`: milliseconds since the epoch. `mono_ms`: milliseconds on the clock of the boot that `boot` names."""
 
     ms: int

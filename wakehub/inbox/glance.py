@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 from wakehub import files
-from wakehub.inbox import leases
+from wakehub.inbox import tenure
 from wakehub.inbox.clock import Now
 from wakehub.limits import SQLITE_BUSY_MS
 from wakehub.processes import ProcessId
@@ -40,5 +40,5 @@ def unattended(path: Path, name: str, now: Now) -> int:
 
 
 def _is_attended(connection: sqlite3.Connection, name: str, now: Now) -> bool:
-    found = (values for each in leases.covering(name) for values in connection.execute(_LEASE, (each,)).fetchall())
-    return any(leases.is_live(ProcessId(*process), wall, mono, now) for *process, wall, mono in found)
+    found = (values for each in tenure.covering(name) for values in connection.execute(_LEASE, (each,)).fetchall())
+    return any(tenure.is_live(ProcessId(*process), wall, mono, now) for *process, wall, mono in found)

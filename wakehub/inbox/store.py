@@ -14,7 +14,7 @@ Rules for a store:
 1. Every operation is one transaction: all of it happened and lasts, or none of it and an exception says so. When an
    operation returns, its effect survives a kill -9 of every process and is seen by all of them.
 2. `claim`, `hand_off`, `attempt_failed`, `fail`, `release` do nothing, and say so, unless `token` belongs to a lease
-   that is live at `now` (`leases.is_live`) and covers the row's recipient. `claim` moreover wants the most specific
+   that is live at `now` (`tenure.is_live`) and covers the row's recipient. `claim` moreover wants the most specific
    such lease. The check and the change are one atomic statement.
 3. An *open* row is one in state `unread` or `claimed`: nobody has provably got it yet. An open row leaves only by
    `hand_off`, `ack`, `fail`, `expire` or `open_box`; no removal of leases or agents touches it.

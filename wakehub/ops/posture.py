@@ -98,7 +98,7 @@ def examine(config: Config) -> Posture:
     """Look at the instance that `config` describes."""
     findings = [*_elsewhere(config), *_places(config)]
     facts: dict[str, Any] = {
-        "limits": asdict(config.limits),
+        "limits": config.limits._asdict(),
         "paths": {
             "run": str(config.paths.run),
             "state": str(config.paths.state),

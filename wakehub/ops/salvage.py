@@ -37,7 +37,7 @@ from wakehub.client import advice
 from wakehub.config import Config
 from wakehub.errors import CannotCreate, Exit, Held, Unsafe, WakehubError
 from wakehub.identity.owner import read_registry
-from wakehub.inbox import leases
+from wakehub.inbox import tenure
 from wakehub.inbox.clock import Now
 from wakehub.inbox.pages import Found, PageFile
 from wakehub.inbox.rebuild import Rebuilt, Verdict, rebuild
@@ -301,7 +301,7 @@ def _live(found: Found, now: Now) -> str:
             match rest:
                 case (int(renewed_ms), int(renewed_mono_ms), _, *_):
                     process = ProcessId(pid, started, boot, namespace)
-                    if leases.is_live(process, renewed_ms, renewed_mono_ms, now):
+                    if tenure.is_live(process, renewed_ms, renewed_mono_ms, now):
                         return f"pid {pid}, which listens as {visible(name)},"
     return ""
 

@@ -19,10 +19,11 @@ from wakehub.identity.addresses import is_reserved
 from wakehub.identity.owner import read_registry
 from wakehub.identity.registry import Agent, Registry
 from wakehub.inbox.clock import Now
-from wakehub.inbox.leases import Lease, is_namespace
+from wakehub.inbox.leases import Lease
 from wakehub.inbox.refusals import NoRecord
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Activity, BoxCount, Inbox
+from wakehub.inbox.tenure import is_namespace
 from wakehub.limits import OVERDUE_SECONDS
 from wakehub.locks import live_holder
 from wakehub.ops import health

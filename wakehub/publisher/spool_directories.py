@@ -6,7 +6,6 @@ only, envelopes would wait unseen in a directory that the sender was right to us
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -37,7 +36,7 @@ class SpoolDirectories:
         if now != self._seen:
             self._seen = now
             try:
-                self._config = replace(self._config, spool=load_at(self._config.paths).spool)
+                self._config = self._config._replace(spool=load_at(self._config.paths).spool)
             except (WakehubError, OSError) as error:
                 _log.warning("the spools stay as they were", why=str(error))
         return self._config.spool_dirs

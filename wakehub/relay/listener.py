@@ -30,10 +30,11 @@ from wakehub.errors import Exit, Held, WakehubError
 from wakehub.identity.addresses import check_address
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
-from wakehub.inbox.leases import Lease, covers, is_namespace
+from wakehub.inbox.leases import Lease
 from wakehub.inbox.refusals import NotStored, RecordBusy
 from wakehub.inbox.rows import Header, Row
 from wakehub.inbox.store import Inbox
+from wakehub.inbox.tenure import covers, is_namespace
 from wakehub.limits import (
     LEASE_RECHECK_SECONDS,
     LEASE_RENEW_SECONDS,

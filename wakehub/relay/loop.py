@@ -18,10 +18,11 @@ from wakehub.config import Config, check_poll
 from wakehub.errors import Exit, Held
 from wakehub.identity.addresses import check_namespace
 from wakehub.inbox.clock import Now
-from wakehub.inbox.leases import HeldBy, Lease, is_namespace
+from wakehub.inbox.leases import HeldBy, Lease
 from wakehub.inbox.refusals import NotStored, RecordBusy
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Inbox
+from wakehub.inbox.tenure import is_namespace
 from wakehub.processes import ProcessId
 from wakehub.relay.backends import Backend, OutputGone
 from wakehub.relay.backends.choice import make

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from wakehub.identity.addresses import is_reserved
 from wakehub.inbox.clock import Now
-from wakehub.inbox.leases import covers
 from wakehub.inbox.store import Inbox
+from wakehub.inbox.tenure import covers
 from wakehub.visible import visible
 
 

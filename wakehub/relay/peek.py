@@ -11,8 +11,8 @@ import trio
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity.addresses import check_address
 from wakehub.inbox.clock import Now
-from wakehub.inbox.leases import covers, is_namespace
 from wakehub.inbox.store import Inbox
+from wakehub.inbox.tenure import covers, is_namespace
 from wakehub.limits import PEEK_ROWS, RECORD_WATCH_MS
 from wakehub.relay.backends import orphan
 from wakehub.relay.backends.stdout import Output

@@ -23,10 +23,10 @@ from wakehub.errors import Exit
 from wakehub.identity.addresses import check_address, check_namespace
 from wakehub.inbox.admission import Guard
 from wakehub.inbox.envelope import Envelope
-from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.refusals import RecordUnwritable
 from wakehub.inbox.rows import Row
 from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.tenure import is_namespace
 
 
 def send(

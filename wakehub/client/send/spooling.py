@@ -15,9 +15,9 @@ from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.envelope import Envelope
 from wakehub.inbox.ids import new_group
-from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.refusals import RecordUnwritable
 from wakehub.inbox.signing import signer
+from wakehub.inbox.tenure import is_namespace
 from wakehub.visible import visible
 
 

@@ -15,10 +15,10 @@ from wakehub.identity.registry import Registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
 from wakehub.inbox.ids import new_group
-from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.rows import BYTES, TEXT, NewRow, Row
 from wakehub.inbox.signing import signer
 from wakehub.inbox.store import Inbox
+from wakehub.inbox.tenure import is_namespace
 from wakehub.visible import visible
 
 

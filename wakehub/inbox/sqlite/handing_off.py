@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from wakehub.inbox.clock import Now
-from wakehub.inbox.leases import is_namespace
 from wakehub.inbox.rows import Header, Row
 from wakehub.inbox.sqlite.leases import COVERS, LIVE, moment
 from wakehub.inbox.sqlite.rows import HEADER, IN_TIME, OPEN, ROW, UNCLAIMED, SqliteRows, picked_senders
 from wakehub.inbox.store import Ack
+from wakehub.inbox.tenure import is_namespace
 from wakehub.limits import (
     BACKEND_DEADLINE_SECONDS,
     CLAIM_GRACE_SECONDS,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from wakehub.errors import BadData
-from wakehub.inbox import leases
+from wakehub.inbox import tenure
 from wakehub.inbox.admission import check_name
 from wakehub.inbox.clock import Now
 from wakehub.inbox.database import Database
@@ -44,7 +44,7 @@ class SqliteLeases:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        database.add_function("covers", 2, leases.covers)
+        database.add_function("covers", 2, tenure.covers)
         database.add_function("is_live", 9, _is_live)
 
     def acquire(
@@ -81,7 +81,7 @@ class SqliteLeases:
             there = {name: found for name in wanted if (found := self._by_name(name)) is not None}
             for name, found in there.items():
                 if not (take_over or self._may_replace(found, lease, now)):
-                    return HeldBy(name, found, leases.alternative(name, self._names()))
+                    return HeldBy(name, found, tenure.alternative(name, self._names()))
             for name, found in there.items():
                 self._end(name, found, _end_of(found, now) or "displaced", now, by_pid=process.pid)
             self._insert(lease)
@@ -111,7 +111,7 @@ class SqliteLeases:
 
     def resolve(self, address: str, now: Now) -> Lease | None:
         with self._db.reading():
-            holders = (self.holder(name, now) for name in leases.covering(address))
+            holders = (self.holder(name, now) for name in tenure.covering(address))
             return next((lease for lease in holders if lease is not None), None)
 
     def live(self, now: Now) -> list[Lease]:
@@ -124,7 +124,7 @@ class SqliteLeases:
 
     def last_holder(self, address: str, now: Now) -> PastLease | None:
         with self._db.reading():
-            ended = [past for name in leases.covering(address) for past in self._ended(name, now)]
+            ended = [past for name in tenure.covering(address) for past in self._ended(name, now)]
             return max(ended, key=lambda past: past.ended_ms, default=None)
 
     def lost(self, token: bytes) -> list[PastLease]:
@@ -205,7 +205,7 @@ def _lease(rows: Sequence[tuple[Any, ...]]) -> Lease:
 
 def _end_of(lease: Lease, now: Now) -> LeaseEnd | None:
     """Why the lease counts no more, or None when it is live."""
-    if leases.is_live(lease.process, lease.renewed_ms, lease.renewed_mono_ms, now):
+    if tenure.is_live(lease.process, lease.renewed_ms, lease.renewed_mono_ms, now):
         return None
     return "died" if lease.process.is_provably_dead() else "expired"
 
@@ -237,4 +237,4 @@ def _is_live(
     now_boot: str,
 ) -> bool:
     process = ProcessId(pid, started, boot, namespace)
-    return leases.is_live(process, renewed_ms, renewed_mono_ms, Now(now_ms, now_mono_ms, now_boot))
+    return tenure.is_live(process, renewed_ms, renewed_mono_ms, Now(now_ms, now_mono_ms, now_boot))

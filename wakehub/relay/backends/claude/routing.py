@@ -17,7 +17,7 @@ from typing import Final
 
 from wakehub.client.claude_sessions import Session
 from wakehub.identity.addresses import name_from_directory
-from wakehub.inbox.leases import is_namespace
+from wakehub.inbox.tenure import is_namespace
 from wakehub.relay.message import workspace
 from wakehub.relay.options import ToClaude
 

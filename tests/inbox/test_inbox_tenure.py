@@ -1,13 +1,11 @@
-"""The rules of names and leases, as functions."""
-
-from dataclasses import replace
+"""The rules of leases, as functions."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wakehub.inbox.clock import Now
-from wakehub.inbox.leases import age_ms, alternative, covering, covers, is_live, is_namespace
+from wakehub.inbox.tenure import age_ms, alternative, covering, covers, is_live, is_namespace
 from wakehub.processes import ProcessId, boot_id
 
 _SEGMENT = st.text("ab1.:-", min_size=1, max_size=3)
@@ -65,7 +63,7 @@ def test_a_lease_lives_300_seconds_or_as_long_as_its_process() -> None:
     own = ProcessId.own()
     assert is_live(own, _NOW.ms, _NOW.mono_ms - 299_999, _NOW)
     assert not is_live(own, _NOW.ms, _NOW.mono_ms - 300_000, _NOW)
-    assert not is_live(replace(own, started="1"), _NOW.ms, _NOW.mono_ms, _NOW)
+    assert not is_live(own._replace(started="1"), _NOW.ms, _NOW.mono_ms, _NOW)
 
 
 def test_the_alternative_is_the_first_free_number() -> None:
