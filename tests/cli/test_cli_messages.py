@@ -76,6 +76,18 @@ def test_a_closed_standard_input(shell):
     assert "standard input is closed" in found.err
 
 
+def test_sending_loads_no_loop(home):
+    """Trio would be half of what it takes to start; only a program that listens holds a session to wake over."""
+    script = (
+        "import sys; from wakehub.cli import run; status = run(sys.argv[1:]);"
+        "print(status, [name for name in ('trio', 'structlog') if name in sys.modules])"
+    )
+    words = [sys.executable, "-P", "-c", script, "send", "--as", "bob", "--to", "alice", "hello"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert "not hinted" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
 # --- what is said ---
 
 

@@ -10,6 +10,7 @@ from scripted_hub import Link, serve
 
 from wakehub.client import own_sessions
 from wakehub.client.connection import connect
+from wakehub.client.lent_session import LentSession
 from wakehub.client.poke import Answer
 from wakehub.client.proof import Prover
 from wakehub.errors import ErrorCode
@@ -59,7 +60,7 @@ async def woken(socket: Path, bundle: Bundle, hub: Hub, rows: Sequence[Row], inb
     async with serve(socket, [hub.script]), connect(socket, bundle) as session, trio.open_nursery() as nursery:
         prover = Prover(session)
         nursery.start_soon(prover.listen)
-        with own_sessions.offered(socket, prover):
+        with own_sessions.offered(socket, LentSession(prover)):
             answers = await trio.to_thread.run_sync(own_sessions.wake, socket, rows, inbox)
         nursery.cancel_scope.cancel()
     return answers
@@ -92,7 +93,7 @@ async def test_a_session_that_ended_wakes_nobody(socket: Path, bundle: Bundle, i
 
     rows = stored(inbox, "bob")
     async with serve(socket, [closing]) as hub, connect(socket, bundle) as session:
-        with own_sessions.offered(socket, Prover(session)):
+        with own_sessions.offered(socket, LentSession(Prover(session))):
             await hub.all_ended()
             await session.aclose()
             assert await trio.to_thread.run_sync(own_sessions.wake, socket, rows, inbox) == []
@@ -106,7 +107,7 @@ async def test_the_loop_of_the_session_is_not_waited_for_by_itself(
     """A program that calls a blocking function in its own loop must not wait for what that loop has to do."""
     rows, hub = stored(inbox, "bob"), Hub()
     async with serve(socket, [hub.script]), connect(socket, bundle) as session:
-        with own_sessions.offered(socket, Prover(session)):
+        with own_sessions.offered(socket, LentSession(Prover(session))):
             assert own_sessions.wake(socket, rows, inbox) == []
     assert hub.woken == []
 
@@ -121,5 +122,5 @@ async def test_a_forked_child_leaves_the_session_alone(socket: Path, bundle: Bun
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     async with serve(socket, [Hub().script]), connect(socket, bundle) as session:
-        with own_sessions.offered(socket, Prover(session)):
+        with own_sessions.offered(socket, LentSession(Prover(session))):
             assert await trio.to_thread.run_sync(offer_in_child) == 3

@@ -13,6 +13,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 ELSEWHERE = {
     "cli/mesh": "tests/intercom/test_intercom_cli_mail.py",  # its commands are run as processes, beside real hubs
+    "client/lent_session": "tests/client/test_client_own_sessions.py",  # with the senders that use it
     "client/receipts": "tests/client/test_client_send.py",  # what a send is asked for and told
     "inbox/leases": "tests/inbox/test_inbox_sqlite_leases.py",  # what a store makes of them
     "intercom/connection": "tests/intercom/test_intercom_server.py",  # seen from the other end of its socket

@@ -25,6 +25,7 @@ from wakehub.client.connection import HubSession, connect
 from wakehub.client.credentials import Credentials, needs_renewal
 from wakehub.client.doorbell import Doorbell, Reason
 from wakehub.client.failures import Failure, HubError
+from wakehub.client.lent_session import LentSession
 from wakehub.client.proof import Prover
 from wakehub.config import Config
 from wakehub.errors import WakehubError
@@ -152,7 +153,7 @@ class Subscriber:
             self._told = None
             self._tell("connected to the hub")
         self._bell.ring(Reason.WELCOME)
-        with own_sessions.offered(self._config.hub_socket, prover):
+        with own_sessions.offered(self._config.hub_socket, LentSession(prover)):
             while True:
                 event = await session.receive()
                 prover.take(event)

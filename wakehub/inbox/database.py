@@ -19,7 +19,6 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -136,10 +135,11 @@ class Database:
 
 def scripts() -> list[str]:
     """The upgrade scripts, in order: script n (from 1) leads from schema n-1 to schema n."""
-    folder = resources.files("wakehub.inbox") / "schema"
-    found = sorted((item.name, item) for item in folder.iterdir() if item.name.endswith(".sql"))
-    assert [int(name[:3]) for name, _ in found] == list(range(1, len(found) + 1)), "scripts are numbered without a gap"
-    return [item.read_text(encoding="utf-8") for _, item in found]
+    found = sorted(Path(__file__).with_name("schema").glob("*.sql"))
+    assert [int(path.name[:3]) for path in found] == list(range(1, len(found) + 1)), (
+        "scripts are numbered without a gap"
+    )
+    return [path.read_text("utf-8") for path in found]
 
 
 def _check_place(path: Path, create: bool) -> None:
