@@ -345,7 +345,10 @@ def test_on_a_full_disk_it_is_said_that_mail_will_come_again(mesh):
     assert (found.returncode, report(found)["count"]) == (73, 1)
     said = found.stderr.decode()
     assert "what was handed over from the inbox of rowan is not noted as read: cannot write" in said
-    assert "next: free space; the next process that reads it gets that once more, until it can be noted" in said
+    assert (
+        "next: free space, then try again; the next process that reads it gets that once more, until it can be noted"
+        in said
+    )
     assert poll(mesh) == ["again"]
     assert poll(mesh) == []
 

@@ -290,6 +290,28 @@ def test_on_a_full_disk_a_reader_says_so_and_gets_nothing_twice(channel, inbox):
     assert taken(Inbox(channel, "bob")) == ["3"]
 
 
+def test_what_cannot_be_noted_for_a_lock_is_said_and_not_given_twice(channel):
+    inbox = Inbox(channel, "bob", patience_ms=10)
+    inbox.append([line("1")])
+    with inbox_file(channel).open("rb") as file:
+        with pytest.raises(Held, match=r"of bob is not noted as read: .*locked.*once more"), inbox.taking() as batch:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        assert [each.text for each in batch.envelopes] == ["1"]
+        assert inbox.is_ahead
+    inbox.append([line("2")])
+    assert taken(inbox) == ["2"]
+    assert not inbox.is_ahead
+    assert taken(Inbox(channel, "bob")) == []
+
+
+def test_a_file_that_was_begun_anew_while_mail_was_handed_over_is_read_from_its_start(channel, inbox):
+    inbox.append([line("old" * 200)])
+    with inbox.taking() as batch:
+        inbox_file(channel).write_bytes(b"".join(line(f"new {number}") for number in range(9)))
+    assert [each.text for each in batch.envelopes] == ["old" * 200]
+    assert taken(inbox) == [f"new {number}" for number in range(9)]
+
+
 def test_what_another_reader_noted_meanwhile_counts_for_one_whom_a_full_disk_kept(channel, inbox):
     inbox.append([line("1")])
     with no_room(), pytest.raises(CannotCreate):

@@ -8,7 +8,8 @@ from wakehub.cli.parser import Commands, Parser, Usage, add_instance_flags
 
 _EXITS = (
     "Exit: 0; 3 nothing there; 4 neither a hub nor the spool took it; 65 an id, channel or text that is refused; "
-    "75 another process is connected under that id; 77 a directory or file that is not safe."
+    "73 a file cannot be written; 75 another process is connected under that id; 77 a directory or file that is not "
+    "safe."
 )
 _SESSION_HELP = "act under this id, in place of the one that this project has"
 

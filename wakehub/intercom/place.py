@@ -51,11 +51,12 @@ class Place:
         self.name = f"{stem}.json"
         self.bad_name = f"{stem}.bad"
         self._channel = channel
-        self._ahead: tuple[Mark, Mark] | None = None  # where the offset stands that a full disk kept, and where we are
+        self._found = Mark()
+        self._ahead: tuple[Mark, Mark] | None = None  # what the file says that could not be written, and where we are
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a `put` failed, and nothing was put since."""
+        """Whether more was read than the file could be made to say."""
         return self._ahead is not None
 
     def document(self) -> dict[str, Any]:
@@ -67,13 +68,18 @@ class Place:
 
     def mark(self) -> Mark:
         """Where the reader is; where the file cannot be understood at the start, and that is said."""
-        found = _mark_in(self._document())
-        return self._ahead[1] if self._ahead is not None and self._ahead[0] == found else found
+        self._found = _mark_in(self._document())
+        return self._ahead[1] if self._ahead is not None and self._ahead[0] == self._found else self._found
+
+    def expect(self, mark: Mark) -> None:
+        """From here on that is what `mark` says, until something is put, or the file says something else."""
+        self._ahead = (self._found, mark)
 
     def put(self, mark: Mark) -> None:
-        """Set it; raises `CannotCreate`, and `mark` says it all the same until the file says something else."""
+        """Set it; raises `CannotCreate`, and `mark` says it all the same."""
         found = self._document()
-        self._ahead = (_mark_in(found), mark)
+        self._found = _mark_in(found)
+        self.expect(mark)
         others = {key: value for key, value in found.items() if key not in _OWN_KEYS}
         self._write({"offset": mark.offset, "head": mark.head, "seen": list(mark.seen)} | others)
         self._ahead = None

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wakehub import files
-from wakehub.errors import CannotCreate, Held
+from wakehub.errors import CannotCreate, Held, WakehubError
 from wakehub.intercom import lines, ndjson
 from wakehub.intercom.channels import Channel, locked
 from wakehub.intercom.ndjson import Envelope
@@ -122,15 +122,16 @@ class Inbox:
         """Read up to `most` envelopes; they are taken when the block ends, and stay unread when it raises.
 
         Inside the block no other reader of the same name gets anything, and senders go on. Raises `Held` (75) while
-        another reader hands over what it took; `CannotCreate` (73) when the offset cannot be moved: this `Inbox` gives
-        nothing twice all the same, and tries again with the next call.
+        another reader hands over what it took; `CannotCreate` (73), `Held` or `Unsafe` when the offset cannot be moved:
+        this `Inbox` gives nothing twice all the same, and tries again with the next call.
         """
         with self._reading():
             with self._locked(os.O_RDWR | os.O_CREAT) as fd:
                 batch = self._read(fd, self._place.mark(), most)
+                end = Mark.at(fd, batch.end, batch._seen)
             yield batch
             if batch.end != batch.start or self.is_ahead:
-                self._note(batch)
+                self._note(batch, end)
 
     def peek(self, most: int = MESH_BATCH_LINES) -> Batch:
         """Up to `most` envelopes that are unread; they stay so."""
@@ -267,23 +268,23 @@ class Inbox:
         batch._seen = tuple(seen)[-MESH_SEEN:]
         return batch
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self, batch: Batch, end: Mark) -> None:
+        self._place.expect(end)
         try:
-            self._advance(batch)
-        except CannotCreate as error:
-            raise CannotCreate(
+            self._advance(batch, end)
+        except WakehubError as error:
+            raise type(error)(
                 f"what was handed over from the inbox of {self.session} is not noted as read",
                 why=f"{error.what}: {error.why}",
-                remedy="free space; the next process that reads it gets that once more, until it can be noted",
+                remedy=f"{error.remedy}; the next process that reads it gets that once more, until it can be noted",
             ) from error
 
-    def _advance(self, batch: Batch) -> None:
+    def _advance(self, batch: Batch, mark: Mark) -> None:
         """Set the offset behind a batch, unless the inbox was begun anew or read on meanwhile by other tools."""
         with self._locked(os.O_RDWR | os.O_CREAT) as fd:
             self._keep_aside(fd, batch.spoiled)
-            mark = self._place.mark()
-            there = _start(fd, mark)
-            if os.fstat(fd).st_size < batch.end or there < batch.start:
+            there = _start(fd, self._place.mark())
+            if not mark.fits(fd) or there < batch.start:
                 self._place.put(Mark.at(fd, there, batch._seen))
                 return
             end = max(there, batch.end)
