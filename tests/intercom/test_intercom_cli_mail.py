@@ -123,6 +123,20 @@ def test_a_broadcast_reaches_who_is_connected_and_not_its_sender(mesh):
     assert poll(mesh, session="wren") == ["before wren came"]
 
 
+def test_more_than_is_printed_at_once_is_said(mesh):
+    large = [envelope("chat", "nova", "rowan", {"text": f"{number}" + "x" * 900_000}) for number in range(3)]
+    send(mesh, "first")
+    with (mesh.channel / "inbox_rowan.ndjson").open("ab") as file:
+        file.write(b"".join(map(line, large)))
+    said = []
+    for more, count in (("--peek", 3), ("--wait=1", 3), ("--wait=1", 1)):
+        found = intercom(mesh, "poll", "--session", "rowan", more)
+        assert report(found)["count"] == count
+        said.append(found.stderr.decode())
+    assert said[0] == said[1] == "wakehub: rowan has more unread than is printed at once; it comes with the next poll\n"
+    assert said[2] == ""
+
+
 @pytest.mark.parametrize("how", ["poll", "peek", "listen"])
 def test_lines_that_were_no_envelopes_are_named_with_their_file(mesh, how):
     send(mesh, "1")

@@ -98,7 +98,7 @@ def _add_reading(commands: Commands) -> None:
         mesh.run_poll,
         examples=("wakehub intercom poll", "wakehub intercom poll --wait 60", "wakehub intercom poll --peek"),
         details="Prints: count, messages. What was printed is not printed again; two of them at once share it out.\n"
-        + _EXITS,
+        "Some 1 MiB is printed at once; that there is more is said on standard error.\n" + _EXITS,
     )
     poll.add_argument(
         "--wait", type=words.duration(least=0), default=0, metavar="TIME", help="for the first one to come"

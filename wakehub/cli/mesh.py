@@ -233,6 +233,10 @@ def _say_unread(inbox: "Inbox", *, peek: bool, even_none: bool) -> bool:
         _tell_spoiled(batch, inbox)
         if messages or even_none:
             output.say_json({"count": len(messages), "messages": messages})
+        if messages and not batch.is_last:
+            output.warn(
+                f"wakehub: {inbox.session} has more unread than is printed at once; it comes with the next poll"
+            )
         return bool(messages)
 
 
