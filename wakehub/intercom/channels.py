@@ -321,8 +321,8 @@ def _unsafe(path: Path, why: str) -> Unsafe:
 def _way_out() -> str:
     """A base directory that every user can have, since what is wrong here may not be ours to change."""
     home = os.path.expanduser("~")
-    own = f"{home}/.agy-ipc" if home.startswith("/") else "a directory of yours, 0700"
-    return f"mend its owner or mode if it is yours, or set {VARIABLE}={visible(own)} for every agent of the mesh"
+    own = ownership.quoted(Path(home, ".agy-ipc")) if home.startswith("/") else "a directory of yours, 0700"
+    return f"mend its owner or mode if it is yours, or set {VARIABLE}={own} for every agent of the mesh"
 
 
 def _shown(path: Path) -> str:

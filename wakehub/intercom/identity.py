@@ -32,6 +32,7 @@ from wakehub.intercom.channels import Channel, locked
 from wakehub.intercom.ndjson import is_session
 from wakehub.intercom.spool import Inbox, sessions
 from wakehub.limits import MAX_ID_BYTES, MAX_MESH_PROJECT_BYTES, MESH_PROJECT_LOCK_MS
+from wakehub.ownership import quoted
 from wakehub.visible import visible
 
 ROSTER: Final = (
@@ -199,7 +200,7 @@ def _check(found: os.stat_result, path: Path, rule: str) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid() or mode & 0o022:
         shown = visible(str(path))
-        remedy = f"chmod go-w {shown}" if found.st_uid == os.geteuid() else "name a --project-dir of yours"
+        remedy = f"chmod go-w {quoted(path)}" if found.st_uid == os.geteuid() else "name a --project-dir of yours"
         raise Unsafe(f"{shown} belongs to uid {found.st_uid} and has mode {mode:04o}", why=rule, remedy=remedy)
 
 
@@ -253,9 +254,9 @@ def _write(where: int, found: dict[str, Any], shown: Path) -> None:
 
 
 def _damaged(shown: Path, why: str) -> Misconfigured:
-    name = visible(str(shown))
+    move = f"mv {quoted(shown)} {quoted(shown.with_name(f'{_FILE}.bad'))}"
     return Misconfigured(
-        f"{name} cannot be understood",
+        f"{visible(str(shown))} cannot be understood",
         why=f"{why}; nothing was changed",
-        remedy=f"mend it, or put it aside for a new identity: mv {name} {name}.bad; for one command: --session ID",
+        remedy=f"mend it, or put it aside for a new identity: {move}; for one command: --session ID",
     )
