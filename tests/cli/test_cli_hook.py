@@ -1,5 +1,9 @@
 """`hook` on the command line."""
 
+import sys
+
+import pytest
+
 from wakehub.cli.hook import _EVENTS
 from wakehub.errors import Exit
 from wakehub.ops.hook import EVENTS
@@ -24,6 +28,14 @@ def test_a_session_of_an_agent_is_told(wakehub, process):
     assert (start.status, len(start.out.splitlines()), start.err) == (0, 5, "")
     assert "1 unread for alice" in process("hook", "prompt", env={"WAKEHUB_AGENT": "alice"}).out
     assert '"decision": "block"' in process("hook", "stop", env={"WAKEHUB_AGENT": "alice"}, input=b"{}", stdin=None).out
+
+
+@pytest.mark.parametrize("to", [">&-", *(["> /dev/full"] if sys.platform == "linux" else [])])
+def test_an_output_that_cannot_be_written_disturbs_no_session(wakehub, shell, to):
+    wakehub("init")
+    wakehub("enroll", "alice")
+    found = shell(f"WAKEHUB_AGENT=alice wakehub hook session-start {to}")
+    assert (found.status, found.err) == (0, "")
 
 
 def test_an_event_that_there_is_not(process):

@@ -31,18 +31,18 @@ NAMING = EARLY | {
 """... until it knows that the agent is not enrolled."""
 COUNTING = NAMING | {"wakehub.inbox", "wakehub.inbox.clock", "wakehub.inbox.glance", "wakehub.inbox.tenure"}
 """... to count what waits."""
-STANDARD = "json, pathlib, typing, contextlib, functools, fcntl, shlex, unicodedata, importlib"
+STANDARD = "json, pathlib, typing, contextlib, functools, fcntl, shlex, unicodedata, importlib, gc"
 """What it may load of the standard library, with whatever these load themselves; and sqlite3, to count.
 
 Nothing else, however small it looks: dataclasses and tomllib, with what they load, took a third of the whole.
 """
 
 LOADED = """
-import sys
+import os, sys
 sys.argv = ["wakehub", "hook", "EVENT"]
+os._exit = lambda status: sys.exit(print("LOADED", status, *sys.modules))
 from wakehub.__main__ import main
-status = main()
-print("LOADED", status, *sys.modules)
+main()
 """
 
 
