@@ -55,12 +55,13 @@ class Agent(Backend):
 
 
 class Record:
-    """The record, with trouble where the test wants it, counting what is asked."""
+    """The record, with trouble where the test wants it, counting what is asked; `behind` hears of each answer."""
 
     def __init__(self, world: World, **trouble: list[Exception]) -> None:
         self._inbox = world.inbox
         self._trouble = trouble
         self.asked: list[tuple[str, float]] = []
+        self.behind: Callable[[str, object], None] = lambda asked, found: None
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inbox, name)
@@ -71,7 +72,9 @@ class Record:
             self.asked.append((name, trio.current_time()))
             if self._trouble.get(name):
                 raise self._trouble[name].pop(0)
-            return found(*arguments, **named)
+            answer = found(*arguments, **named)
+            self.behind(name, answer)
+            return answer
 
         return ask
 
@@ -127,6 +130,28 @@ async def test_the_backstop_is_armed_without_any_hub_and_an_idle_hour_is_silent(
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 1  # there is no hub
+
+
+@pytest.mark.parametrize("step", ["next_for", "next_due", "hand_off"])
+async def test_a_row_that_comes_while_the_listener_looks_does_not_wait_for_the_backstop(
+    world: World, autojump_clock: MockClock, step: str
+) -> None:
+    """F23: it is stored and rung for behind the step that can no longer see it."""
+    world.store("first")
+    agent, record = Agent(), Record(world)
+    one = listener(world, agent, record)
+
+    def come(asked: str, found: object) -> None:
+        if asked == step and (step != "next_for" or found is None) and not late:
+            late.extend(world.store("late"))
+            one._bell.ring(Reason.WAKE)
+
+    late: list[str] = []
+    record.behind = come
+    await run(one, lambda: until_told(lambda: len(agent.got) == 2))
+    assert agent.got == ["first", "late"]
+    assert trio.current_time() < 1
+    assert world.event(late[0], "handed_off").woken_by in ("wake", "start")
 
 
 async def test_a_shorter_backstop(world: World, autojump_clock: MockClock) -> None:

@@ -312,6 +312,20 @@ def test_it_does_not_outlive_its_parent(world: World) -> None:
     assert not world.is_held()
 
 
+@pytest.mark.skipif(not ON_LINUX, reason="the kernel does not tell what a reader has taken")
+def test_behind_its_parent_s_end_it_acknowledges_nothing_more(world: World) -> None:
+    """F83: the agent is killed with a message on its way; who holds the other end of the pipe reads it too late."""
+    ids = world.store("one", "two")
+    parent = world.listen("--as", "alice", command=(sys.executable, "-c", PARENT))
+    until(lambda: _held_in(parent) > 0, "the first is in the pipe")
+    parent.kill()
+    parent.wait()
+    until(lambda: not world.is_held(), "the listener has ended")
+    assert "| one" in read_block(parent)
+    assert world.states(ids) == ["unread", "unread"]
+    assert [header.redelivery for header in world.inbox.headers(ids)] == [1, 0]
+
+
 def test_with_a_file_as_output_it_outlives_its_parent(world: World, tmp_path: Path) -> None:
     with open(tmp_path / "out", "wb") as out:
         parent = world.listen("--as", "alice", "--poll", "1", command=(sys.executable, "-c", PARENT), stdout=out)
