@@ -23,8 +23,8 @@ from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import signer
 from wakehub.inbox.store import Inbox
 from wakehub.limits import KEEP_HANDED_OFF_SECONDS, OVERDUE_SECONDS
-from wakehub.ops import why
-from wakehub.ops.why import Life, Spooled, trace
+from wakehub.ops.why import Spooled, trace
+from wakehub.ops.why.life import JSON_KEYS, Life, _after
 from wakehub.processes import ProcessId
 
 
@@ -134,7 +134,7 @@ def test_a_registry_that_cannot_be_read_is_no_fault_of_the_signature(config: Con
 
 def test_the_keys_of_the_report_are_what_is_promised(config: Config, inbox: Inbox) -> None:
     found = lived(config, inbox).to_json()
-    assert tuple(found) == why.JSON_KEYS
+    assert tuple(found) == JSON_KEYS
     assert json.loads(json.dumps(found)) == found
     assert (found["state"], found["furthest"], found["verified"]) == ("handed_off", "answered", "yes")
     assert [event["event"] for event in found["events"]][-2:] == ["handed_off", "answered"]
@@ -161,7 +161,7 @@ def test_text_of_others_is_made_visible(config: Config, inbox: Inbox) -> None:
     ],
 )
 def test_spans(ms: float, said: str) -> None:
-    assert why._after(int(ms)) == said
+    assert _after(int(ms)) == said
 
 
 # --- every state and what comes next ---
