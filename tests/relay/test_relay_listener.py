@@ -154,6 +154,25 @@ async def test_a_row_that_comes_while_the_listener_looks_does_not_wait_for_the_b
     assert world.event(late[0], "handed_off").woken_by in ("wake", "start")
 
 
+async def test_a_wait_without_a_hub_sees_what_came_before_it_watched_the_record(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """F23: stored behind the first look, with nobody to ring for it."""
+    agent, record = Agent(), Record(world)
+    one = listener(world, agent, record, once=True, wait_s=300)
+
+    def come(asked: str, found: object) -> None:
+        if asked == "next_for" and not late:
+            late.extend(world.store("late"))
+
+    late: list[str] = []
+    record.behind = come
+    assert await run(one) is Exit.DONE
+    assert agent.got == ["late"]
+    assert trio.current_time() < 1
+    assert world.event(late[0], "handed_off").woken_by == "watch"
+
+
 async def test_a_shorter_backstop(world: World, autojump_clock: MockClock) -> None:
     record = Record(world)
     await run_for(100, listener(world, Agent(), record, poll_s=5))
