@@ -4,7 +4,6 @@ import itertools
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -312,22 +311,6 @@ async def test_a_row_that_fails_comes_again_by_itself_after_a_second(world: Worl
     assert (header.attempts, header.failures) == (1, 0 if busy else 1)
 
 
-async def test_the_waits_between_attempts_double_to_10_min(world: World, autojump_clock: MockClock) -> None:
-    """F18: attempts are counted and capped."""
-    one = listener(world, Agent())
-    waits = []
-    for attempts in (0, 1, 2, 9, 10, 40, 10_000):
-        (row_id,) = world.store("x", sender=f"s{attempts}")
-        token = one._token
-        row = world.inbox.claim(row_id, token, Now.read())
-        assert row is not None
-        one._put_back(replace(row, attempts=attempts), NotNow("busy", busy=True))
-        event = world.event(row_id, "attempt_failed")
-        assert event.retry_ms is not None
-        waits.append((event.retry_ms - event.at_ms) // 1000)
-    assert waits == [1, 2, 4, 512, 600, 600, 600]
-
-
 async def test_many_backstops_try_a_busy_agent_no_more_often_than_its_row_waits(
     world: World, autojump_clock: MockClock
 ) -> None:
@@ -407,22 +390,6 @@ async def test_once_with_a_row_that_waits_for_its_next_try_is_not_nothing(
     assert await run(second) is Exit.NOT_REACHED
     world.inbox.leases.release(second._token, Now.read())
     assert await run(listener(world, Agent(), once=True, sender="carl")) is Exit.NOTHING
-
-
-async def test_why_a_row_stays_is_said_once_until_the_reason_changes(
-    world: World, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (row_id,) = world.store("x")
-    one = listener(world, Agent())
-    row = world.inbox.claim(row_id, one._token, Now.read())
-    assert row is not None
-    for outcome in (NotNow("full 1"), NotNow("full 2"), NotNow("busy", busy=True), NotNow("gone"), NotNow("full 3")):
-        one._record(row, outcome, Reason.START)
-    said = [f"wakehub: {row_id} stays unread: {why}" for why in ("full 1", "gone", "full 3")]
-    assert capsys.readouterr().err.splitlines() == said
-    one._record(row, HandedOff("read"), Reason.START)
-    one._record(row, NotNow("full 4"), Reason.START)
-    assert "full 4" in capsys.readouterr().err
 
 
 async def test_a_registry_that_cannot_be_read_is_blamed_and_not_the_sender(

@@ -14,7 +14,6 @@ Where agents are apart (`Backend.is_apart`) each that is there has a lane: its r
 those of the others. Rows of an agent that is not there are not even claimed; that it comes rings as a wake does.
 """
 
-import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -40,20 +39,19 @@ from wakehub.limits import (
     LEASE_RENEW_SECONDS,
     PARENT_WATCH_MS,
     RECORD_WATCH_MS,
-    ROW_RETRY_CAP_SECONDS,
     STOP_IN_HAND_MS,
 )
-from wakehub.relay.backends import Backend, HandedOff, Never, NotNow, Outcome, OutputGone, orphan
+from wakehub.relay.backends import Backend, NotNow, Outcome, OutputGone, orphan
 from wakehub.relay.endings import Endings
 from wakehub.relay.keyring import Keyring
 from wakehub.relay.message import Message
 from wakehub.relay.notices import clock, nothing_for, tell
 from wakehub.relay.options import ListenOptions
+from wakehub.relay.settlement import Settlement, pause
 from wakehub.relay.standing import Standing
 from wakehub.visible import visible
 
 _NEVER: Final = float("inf")
-_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +98,7 @@ class Listener:
         self._there: Collection[Hashable] = ()
         self._is_stopping = False
         self._error: WakehubError | None = None
-        self._handed_off = 0
-        self._refused = 0
-        self._stuck: dict[str, str] = {}
+        self._settlement = Settlement(inbox, lease.token, is_patient=not task.options.once)
 
     async def run(self, ends: Endings) -> Exit:
         """Deliver until it is over; the exit status.
@@ -136,12 +132,12 @@ class Listener:
 
     def _exit(self, ends: Endings) -> Exit:
         """With `--once`, 0 says that a message came, and 3 that there was none: nothing else may look like these."""
-        if not self._task.options.once or self._handed_off:
+        if not self._task.options.once or self._settlement.handed_off:
             return Exit.DONE
         if ends.is_interrupt():
             raise KeyboardInterrupt
         tell(nothing_for(self._inbox, self._task.names))
-        return Exit.NOT_REACHED if self._refused or self._left() else Exit.NOTHING
+        return Exit.NOT_REACHED if self._settlement.refused or self._left() else Exit.NOTHING
 
     def _left(self) -> int:
         """How many rows are there that this listener could not hand off."""
@@ -226,7 +222,7 @@ class Listener:
             self._bell.arm()
             read_at = trio.current_time()
             await self._drain(reason, nursery)
-            is_over = options.once and (self._handed_off > 0 or trio.current_time() >= give_up)
+            is_over = options.once and (self._settlement.handed_off > 0 or trio.current_time() >= give_up)
             is_over = is_over or self._is_stopping
             if is_over and not self._lanes:  # else they may finish: until they have, or a stop's grace is over
                 return
@@ -310,7 +306,7 @@ class Listener:
             try:
                 row = self._inbox.claim(header.id, self._token, Now.read(), deadline_s=self._backend.deadline_s)
             except (RecordBusy, NotStored) as error:
-                await self._pause(error)
+                await pause(error)
                 continue
             if row is not None:  # else it ended, or the lease did, since it was looked at
                 await self._hand_over(row, reason)
@@ -324,7 +320,7 @@ class Listener:
                 self._keep_lease()
                 return self._inbox.next_for(names(), self._token, Now.read(), senders=self._senders)
             except (RecordBusy, NotStored) as error:
-                await self._pause(error)
+                await pause(error)
         return None
 
     async def _hand_over(self, row: Row, reason: Reason) -> None:
@@ -332,11 +328,11 @@ class Listener:
         try:
             outcome = await self._present(row, reason)
         except BaseException as error:
-            self._abandon(row, in_doubt=error.in_doubt if isinstance(error, OutputGone) else True)
+            self._settlement.abandon(row, in_doubt=error.in_doubt if isinstance(error, OutputGone) else True)
             raise
         finally:
             self._in_hand -= 1
-        await self._settle(row, outcome, reason)
+        await self._settlement.settle(row, outcome, reason)
 
     async def _present(self, row: Row, reason: Reason) -> Outcome:
         """Lay the row's files out, and give it to the backend."""
@@ -348,57 +344,3 @@ class Listener:
         if message.verified == "no" and not self._keyring.trouble:
             tell(f"{row.id}: the signature is not by a known key of {visible(row.sender)}; shown as unverified")
         return await self._backend.deliver(message)
-
-    def _abandon(self, row: Row, *, in_doubt: bool) -> None:
-        try:
-            self._inbox.release(row.id, self._token, Now.read(), in_doubt=in_doubt)
-        except (RecordBusy, NotStored):
-            pass  # the claim is void when the lease ends, and counts as in doubt then
-
-    async def _settle(self, row: Row, outcome: Outcome, reason: Reason) -> None:
-        """Record the outcome, however long the record is busy or full: it is true and must not be lost."""
-        while True:
-            try:
-                self._record(row, outcome, reason)
-            except (RecordBusy, NotStored) as error:
-                await self._pause(error)
-            else:
-                return
-
-    def _record(self, row: Row, outcome: Outcome, reason: Reason) -> None:
-        match outcome:
-            case HandedOff(proof):
-                done = self._inbox.hand_off(row.id, self._token, proof, Now.read(), woken_by=reason.value)
-                self._handed_off += done
-                self._stuck.pop(row.recipient, None)
-            case NotNow():
-                self._put_back(row, outcome)
-                self._say_stuck(row, outcome)
-            case Never(code, why):
-                self._refused += self._inbox.fail(row.id, self._token, code, why, Now.read())
-                tell(f"{row.id} can never be handed off: {visible(why)}")
-
-    def _say_stuck(self, row: Row, outcome: NotNow) -> None:
-        """Say why a row stays, once until there is another reason. While it runs, a busy agent is no trouble."""
-        trouble = _NUMBER.sub("", outcome.reason)
-        if trouble == self._stuck.get(row.recipient) or (outcome.busy and not self._task.options.once):
-            return
-        self._stuck[row.recipient] = trouble
-        tell(f"{row.id} stays unread: {visible(outcome.reason)}")
-
-    def _put_back(self, row: Row, outcome: NotNow) -> None:
-        now = Now.read()
-        delay_s = min(outcome.retry_s << min(row.attempts, 10), ROW_RETRY_CAP_SECONDS)
-        self._inbox.attempt_failed(
-            row.id,
-            self._token,
-            outcome.reason,
-            now.ms + delay_s * 1000,
-            now,
-            busy=outcome.busy,
-            in_doubt=outcome.in_doubt,
-        )
-
-    async def _pause(self, error: WakehubError) -> None:
-        tell(f"{error}; trying again")
-        await trio.sleep(LEASE_RECHECK_SECONDS)
