@@ -14,7 +14,8 @@ from trio.testing import MockClock
 
 from wakehub.client.credentials import Credentials
 from wakehub.client.doorbell import Reason
-from wakehub.errors import Exit, Held
+from wakehub.errors import Exit, Held, Unsafe
+from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease
 from wakehub.inbox.refusals import NotStored, RecordBusy
@@ -213,6 +214,24 @@ async def test_a_name_that_is_taken_over_ends_it(world: World, autojump_clock: M
         with pytest.raises(Held, match="alice is no longer held here: displaced by pid"):
             await run(one)
     assert trio.current_time() <= 7
+
+
+async def test_a_name_that_is_revoked_between_two_rows_gets_no_second_one(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """It is looked at before each hand-off, and not only every 2 s."""
+    ids = world.store("one", "two")
+    agent, record = Agent(), Record(world)
+    one = listener(world, agent, record)
+
+    def revoke(asked: str, found: object) -> None:
+        if asked == "hand_off":
+            enrolment.revoke(world.config.paths, "alice", time.time())
+
+    record.behind = revoke
+    with pytest.raises(Unsafe, match="alice was revoked"):
+        await run(one)
+    assert (agent.got, world.states(ids)) == (["one"], ["handed_off", "unread"])
 
 
 async def test_a_row_in_hand_when_the_name_is_lost_is_not_acknowledged(world: World, autojump_clock: MockClock) -> None:
