@@ -216,6 +216,17 @@ async def test_a_name_that_is_taken_over_ends_it(world: World, autojump_clock: M
     assert trio.current_time() <= 7
 
 
+async def test_with_its_parent_gone_a_row_in_hand_is_put_back_at_once(world: World, autojump_clock: MockClock) -> None:
+    """F83: a signal leaves it a second to finish; whoever would have read it is gone here."""
+    (row_id,) = world.store("x")
+    agent = Agent(5.5)
+    agent.dies_with_parent = True
+    with pytest.raises(OutputGone):
+        await listener(world, agent).run(Endings(trio.sleep_forever, partial(trio.sleep, 5)))
+    assert (agent.got, world.states([row_id])) == (["x"], ["unread"])
+    assert trio.current_time() < 5.5
+
+
 async def test_a_name_that_is_revoked_between_two_rows_gets_no_second_one(
     world: World, autojump_clock: MockClock
 ) -> None:
