@@ -301,6 +301,16 @@ async def test_a_409_with_the_name_still_ours_waits_from_5_s_up(world: World, au
     assert gaps == pytest.approx([5, 10])
 
 
+async def test_what_the_welcome_advises_is_how_long_it_waits(world: World, autojump_clock: MockClock) -> None:
+    async def close(link: Link) -> None:
+        await link.admit(base_ms=3000, jitter_ms=0)
+
+    async with world.serve(close, close, stay) as hub, world.subscribed(draw=0.9):
+        await trio.sleep(20)
+    gaps = [b - a for a, b in zip(hub.connected_at, hub.connected_at[1:], strict=False)]
+    assert gaps == pytest.approx([3, 6])
+
+
 async def test_a_409_with_the_name_lost_ends_it(world: World, autojump_clock: MockClock) -> None:
     async def replaced(link: Link) -> None:
         await link.admit()
