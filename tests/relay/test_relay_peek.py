@@ -4,6 +4,8 @@ import json
 import os
 import signal
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,6 +15,7 @@ from relay_world import World, ended, read_block, stopped
 
 from wakehub.errors import Exit
 from wakehub.inbox.clock import Now
+from wakehub.inbox.rows import Row
 from wakehub.relay.backends.stdout import Output
 from wakehub.relay.endings import Endings
 from wakehub.relay.keyring import Keyring
@@ -112,3 +115,24 @@ async def test_a_stop_before_anything_was_seen(
             assert await peek.run(ends) is Exit.NOTHING
     finally:
         os.close(fd)
+
+
+async def test_a_row_that_comes_behind_the_look_is_shown(
+    world: World, autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """F23: between "nothing there" and the watch over the record."""
+    real, late = world.inbox.unread, list[str]()
+
+    def unread(*arguments: Any, **named: Any) -> list[Row]:
+        found = real(*arguments, **named)
+        if not late:
+            late.extend(world.store("late"))
+        return found
+
+    world.inbox.unread = unread  # type: ignore[method-assign]
+    with (tmp_path / "out").open("wb") as out:
+        options = ListenOptions(once=True, wait_s=600, acknowledge=False)
+        peek = Peek(options, ["alice"], world.inbox, Output(out.fileno(), "agent"), Keyring(world.config.paths))
+        assert await peek.run(Endings(trio.sleep_forever, trio.sleep_forever)) is Exit.DONE
+    assert b"| late" in (tmp_path / "out").read_bytes()
+    assert trio.current_time() < 600, "it is not found by the last look of all"
