@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import trio
+from daemon_process import PATIENCE_S
 
 from wakehub.relay.endings import endings, parent_gone
 
@@ -77,6 +78,11 @@ def test_a_parent_that_ended_before_is_noticed_as_well() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as another:
         another.wait()
         trio.run(parent_gone, another.pid)
+
+
+async def test_a_parent_whose_pid_is_another_s_by_now_is_not_waited_for() -> None:
+    with trio.fail_after(PATIENCE_S):
+        await parent_gone(os.getpid())  # it lives, and is nobody's parent here
 
 
 @pytest.mark.parametrize("how", ["by descriptor", "asking"])
