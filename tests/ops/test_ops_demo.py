@@ -13,7 +13,8 @@ import pytest
 
 from wakehub import sockets
 from wakehub.errors import Exit
-from wakehub.locks import read_holder
+from wakehub.inbox.clock import Now
+from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.ops import demo
 from wakehub.paths import choose
 from wakehub.processes import start_time
@@ -126,15 +127,16 @@ def test_a_reader_that_leaves_ends_everything(start):
 
 
 def test_it_does_not_claim_what_did_not_happen(start, short):
-    """Without its supervisor nobody starts the hub again: the demo must say so and fail."""
+    """Nobody starts a listener again: the demo must say that its message never arrived, and fail."""
     process = start(before="prepare_send")
     read_until(process, "wakehub listen")
     (home,) = short.iterdir()
-    holder = read_holder(home / "state" / "up.lock")
-    assert holder
-    os.kill(holder.pid, signal.SIGKILL)
+    with SqliteInbox.open(choose({"WAKEHUB_HOME": str(home)}).record) as inbox:
+        lease = inbox.leases.holder("alice", Now.read())
+    assert lease is not None
+    os.kill(lease.process.pid, signal.SIGKILL)
     out, err = process.communicate("\n" * 10)
-    assert (process.returncode, err) == (Exit.FAILED, "")
+    assert (process.returncode, err) == (Exit.FAILED, ""), out
     assert "The demo did not hold" in out
     assert "none lost" not in out
 
