@@ -4,11 +4,15 @@ import json
 import re
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from daemon_process import started
 
+from wakehub.cli import record
 from wakehub.errors import Exit
+from wakehub.inbox.sqlite import SqliteInbox
 
 ID = re.compile(r"m_[0-9a-z]{26}")
 
@@ -161,6 +165,26 @@ def test_hostile_text_stays_in_its_line_and_a_long_one_is_marked(wakehub, send):
 def test_waiting_ends_when_time_is_up(wakehub, send):
     send("bob")
     assert wakehub("inbox", "--as", "alice", "--wait", "1").status == Exit.NOTHING
+
+
+def test_what_comes_while_it_looks_is_seen_by_the_next_look(wakehub, send, monkeypatch):
+    send("carol")
+    real, looks = SqliteInbox.count_unread, []
+
+    def count_unread(inbox, name, **picked):
+        found = real(inbox, name, **picked)
+        looks.append(found)
+        if len(looks) == 1:
+            send("alice")
+        return found
+
+    def sleep(seconds):
+        raise AssertionError("it was not seen")
+
+    monkeypatch.setattr(SqliteInbox, "count_unread", count_unread)
+    monkeypatch.setattr(record, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    assert wakehub("inbox", "--as", "alice", "--wait", "60").status == 0
+    assert looks[:2] == [0, 1]
 
 
 def test_waiting_ends_when_one_comes(process, home, wakehub):

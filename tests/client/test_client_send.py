@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from scripted_publisher import answer, publisher
 from wakehub import config
 from wakehub.client.home import ensure_agent, ensure_home
 from wakehub.client.receipts import Receipt, SendRequest, Sent, State
-from wakehub.client.send import send
+from wakehub.client.send import send, waiting
 from wakehub.errors import BadData, Exit, NoRecipient, Unsafe, WakehubError
 from wakehub.identity import enrolment
 from wakehub.identity.delegation import Bundle
@@ -22,7 +23,7 @@ from wakehub.identity.keys import b64
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease
 from wakehub.inbox.refusals import LoopGuard
-from wakehub.inbox.rows import NewRow
+from wakehub.inbox.rows import Event, NewRow
 from wakehub.inbox.signing import verify_row
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.locks import Lock
@@ -375,6 +376,26 @@ def test_waiting_ends_when_the_state_is_reached(world: World, wait: str, ends_in
     assert sent.exit is Exit.DONE
     assert world.told[-1].state is ends_in
     assert world.told[-1].detail == "read"
+
+
+def test_what_happens_while_it_looks_is_seen_by_the_next_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.enroll("alice")
+    lease, real, pauses = world.hold("alice"), SqliteInbox.events, list[float]()
+
+    def events(inbox: SqliteInbox, row_id: str) -> list[Event]:
+        found = real(inbox, row_id)
+        if len(found) < 2:  # it is stored, and perhaps hinted
+            world.hand_off(row_id, lease)
+        return found
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        assert len(pauses) < 3, "it was not seen"
+
+    monkeypatch.setattr(SqliteInbox, "events", events)
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(sleep=pause))
+    assert world.send(wait="handed-off", timeout_s=20).exit is Exit.DONE
+    assert len(pauses) == 1
 
 
 def test_waiting_for_an_answer(world: World) -> None:

@@ -19,7 +19,7 @@ def test_reads_one_object_with_its_keys() -> None:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"", "Expecting value"),
+        (b"", "it is empty"),
         (b"[]", "not a JSON object"),
         (b"null", "not a JSON object"),
         (b'{"a":1}', "key b is missing"),

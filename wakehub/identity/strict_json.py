@@ -15,6 +15,8 @@ from wakehub.visible import visible
 def parse(data: bytes | str, required: Set[str], optional: Set[str] = frozenset()) -> dict[str, Any]:
     """The one object in `data`, holding all `required` keys and else only `optional` ones."""
     text = data.decode("utf-8") if isinstance(data, bytes) else data
+    if not text:
+        raise ValueError("it is empty")
     try:
         found = json.loads(text, object_pairs_hook=unique, parse_float=_refused, parse_constant=_refused)
     except RecursionError:
