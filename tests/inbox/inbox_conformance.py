@@ -870,6 +870,13 @@ class InboxConformance:
         assert [row.sender for row in inbox.expire(at(8 * DAY))] == [PUBLISHER]
         assert inbox.boxes_with_unread(now=START) == []
 
+    def test_a_sender_that_was_enrolled_anew_keeps_no_message_from_expiring(self, inbox: Inbox) -> None:
+        inbox.open_box("bob", 2, START)
+        rows = [put(inbox, "bob", "alice", ttl_s=60), put(inbox, "carl", "alice", ttl_s=60)]
+        assert [row.id for row in inbox.expire(at(60))] == [row.id for row in rows]
+        (notice,) = inbox.unread("bob", now=START)
+        assert (notice.re, notice.generation) == (rows[0].id, 2)
+
     def test_no_guard_stops_a_notice(self, inbox: Inbox) -> None:
         rows = [put(inbox, "bob", f"a{number}", ttl_s=60) for number in range(100)]
         assert len(inbox.expire(at(60))) == 100
