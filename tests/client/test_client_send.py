@@ -22,10 +22,11 @@ from wakehub.identity.delegation import Bundle
 from wakehub.identity.keys import b64
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease
-from wakehub.inbox.refusals import LoopGuard
+from wakehub.inbox.refusals import LoopGuard, RecordBusy
 from wakehub.inbox.rows import Event, NewRow
 from wakehub.inbox.signing import verify_row
 from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.inbox.sqlite.leases import SqliteLeases
 from wakehub.locks import Lock
 from wakehub.processes import ProcessId
 
@@ -164,6 +165,20 @@ def test_what_the_publisher_answers_is_told(
         assert world.send().exit is Exit.DONE
     assert world.states() == [State.STORED, state]
     assert words == next(each.detail for each in world.told if each.state is state)
+
+
+def test_a_record_that_is_busy_behind_the_storing_does_not_undo_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is told that it failed sends it again."""
+
+    def busy(*_: object) -> Lease:
+        raise RecordBusy("busy")
+
+    monkeypatch.setattr(SqliteLeases, "resolve", busy)
+    assert world.send().exit is Exit.DONE
+    assert world.states() == [State.STORED, State.NOT_HINTED]
+    assert world.rows() == [b"hello"]
 
 
 def test_fyi_wakes_nobody(world: World) -> None:

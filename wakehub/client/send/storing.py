@@ -1,5 +1,6 @@
 """To whom a message goes, and the rows that it becomes."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,7 +9,7 @@ from wakehub.client.home import AgentKey
 from wakehub.client.presence import presence
 from wakehub.client.receipts import Receipts, SendRequest, State
 from wakehub.config import Config
-from wakehub.errors import NoRecipient, Unsafe
+from wakehub.errors import NoRecipient, Unsafe, WakehubError
 from wakehub.identity.nearness import near
 from wakehub.identity.owner import read_registry
 from wakehub.identity.registry import Registry
@@ -39,10 +40,11 @@ def tell_stored(request: SendRequest, rows: Sequence[Row], inbox: Inbox, receipt
     """Say that `rows` are stored, and what a sender should know about their recipients."""
     for row in rows:
         receipts.say(State.STORED, row.id, f"for {row.recipient}" if row.group else "")
-    if request.re is not None and not inbox.headers([request.re]):
-        receipts.note(f"--re {request.re}: no such message here; it was stored all the same")
-    for row in rows:
-        _note_absence(row.recipient, inbox, receipts)
+    with contextlib.suppress(WakehubError):  # a record that is busy now has it stored all the same
+        if request.re is not None and not inbox.headers([request.re]):
+            receipts.note(f"--re {request.re}: no such message here; it was stored all the same")
+        for row in rows:
+            _note_absence(row.recipient, inbox, receipts)
 
 
 def row_for(
