@@ -413,6 +413,22 @@ def test_what_happens_while_it_looks_is_seen_by_the_next_look(world: World, monk
     assert len(pauses) == 1
 
 
+def test_a_record_that_is_busy_while_it_waits_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.enroll("alice")
+    lease, real, trouble = world.hold("alice"), SqliteInbox.events, [RecordBusy("busy")] * 2
+
+    def events(inbox: SqliteInbox, row_id: str) -> list[Event]:
+        if trouble:
+            raise trouble.pop()
+        if inbox.headers([row_id])[0].is_open:
+            world.hand_off(row_id, lease)
+        return real(inbox, row_id)
+
+    monkeypatch.setattr(SqliteInbox, "events", events)
+    assert world.send(wait="handed-off", timeout_s=20).exit is Exit.DONE
+    assert trouble == []
+
+
 def test_waiting_for_an_answer(world: World) -> None:
     world.enroll("alice")
     lease = world.hold("alice")

@@ -1,11 +1,13 @@
 """Waiting for a state that a message is to reach, and saying what becomes known meanwhile."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from wakehub.client.receipts import Receipts, State, WaitFor
 from wakehub.inbox.clock import Now
+from wakehub.inbox.refusals import RecordBusy
 from wakehub.inbox.rows import EventKind, Row
 from wakehub.inbox.store import Inbox
 from wakehub.limits import MAIL_WAITS_AFTER_SECONDS, RECORD_WATCH_MS
@@ -34,26 +36,26 @@ class Wait:
     def run(self, timeout_s: float) -> bool:
         """False when time is up, a row ended otherwise, or mail from the other side waits here (fault F32)."""
         seen: object = None
+        behind = self._rows[0]
         while True:
-            now = self._inbox.changed()
-            if now != seen:
-                seen = now
-                reached = [self._look(row) for row in self._rows]
-                if all(reached):
-                    return True
-                if None in reached:
-                    return self._end()
-            if self._mail_waits():
-                return False
+            with contextlib.suppress(RecordBusy):  # it is asked again, as long as there is time
+                now = self._inbox.changed()
+                if now != seen:
+                    reached = [self._look(row) for row in self._rows]
+                    seen = now
+                    if all(reached):
+                        return True
+                    behind = next(row for row, is_there in zip(self._rows, reached, strict=True) if not is_there)
+                    if None in reached:
+                        return self._end(behind)
+                if self._mail_waits():
+                    return False
             if self._receipts.elapsed_s >= timeout_s:
-                return self._end(f"{self._wait} was not reached within {timeout_s:g} s")
+                return self._end(behind, f"{self._wait} was not reached within {timeout_s:g} s")
             time.sleep(RECORD_WATCH_MS / 1000)
 
-    def _end(self, why: str = "") -> bool:
-        """Whether all got there at the last moment; else say where to see what became of the first that did not."""
-        behind = next((row for row in self._rows if not self._look(row)), None)
-        if behind is None:
-            return True
+    def _end(self, behind: Row, why: str = "") -> bool:
+        """False, and where to see what became of the first row that did not get there."""
         for line in (why, f"next: wakehub why {behind.id}"):
             if line:
                 self._receipts.note(line)
