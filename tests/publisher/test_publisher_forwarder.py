@@ -159,6 +159,18 @@ async def test_rows_that_nobody_poked_about_are_found(inbox: SqliteInbox, home: 
     assert events(inbox, early) == [("stored", None), ("hinted", None)]
 
 
+async def test_a_row_that_was_taken_before_it_was_poked_about_wakes_nobody(
+    inbox: SqliteInbox, home: Path, key: KeyPair
+) -> None:
+    taken, waiting = store(inbox, "alice", "carol")
+    inbox.ack([taken.id], "alice", None, Now.read())
+    hub, subject = Hub(), forwarder(inbox, home, key)
+    async with connected(subject, hub, home):
+        answers = await subject.submit([taken.id, waiting.id])
+    assert {answer.state for answer in answers.values()} == {"hinted"}
+    assert hub.woken() == [("carol", waiting.id)]
+
+
 async def test_one_wake_for_all_rows_of_a_recipient_and_one_ping_for_the_batch(
     inbox: SqliteInbox, home: Path, key: KeyPair
 ) -> None:
