@@ -220,10 +220,11 @@ async def test_a_poke_for_a_refused_row_tries_again(inbox: SqliteInbox, home: Pa
 async def test_over_the_rate_of_the_hub_nothing_is_recorded_and_the_wake_follows(
     inbox: SqliteInbox, home: Path, key: KeyPair
 ) -> None:
-    hub, subject = Hub(refusing(ErrorCode.RATE_LIMITED, b"alice", times=1)), forwarder(inbox, home, key)
+    hub, subject = Hub(refusing(ErrorCode.RATE_LIMITED, b"alice")), forwarder(inbox, home, key)
     async with connected(subject, hub, home):
         (row,) = store(inbox, "alice")
         assert await subject.submit([row.id]) == {row.id: Outcome("refused", 429)}
+        hub.answer = pong
         await until_recorded(inbox, row, "hinted")
     assert events(inbox, row) == [("stored", None), ("hinted", None)]
 

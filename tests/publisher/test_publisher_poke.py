@@ -89,7 +89,7 @@ async def test_no_ids_are_answered_by_the_close_alone(path: Path) -> None:
     ("line", "what"),
     [
         (b"hello\n", "Expecting value"),
-        (b"\n", "Expecting value"),
+        (b"\n", "it is empty"),
         (b"\xff\n", "utf-8"),
         (b'["m_1"]\n', "not a JSON object"),
         (b'{"ids":["m_1"]}\n', "key v is missing"),
