@@ -21,7 +21,7 @@ from wakehub.errors import Exit, Misconfigured, Unsafe
 from wakehub.inbox import database
 from wakehub.inbox.clock import Now
 from wakehub.inbox.database import Database, scripts
-from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
+from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordReplaced, RecordUnwritable
 from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
 
@@ -328,6 +328,41 @@ def test_a_reading_sees_one_state_throughout(record: Path) -> None:
         before = inbox.count_unread("alice")
         store(record)
         assert inbox.count_unread("alice") == before
+
+
+@pytest.mark.parametrize("became", ["is gone", "is another file"])
+def test_a_file_that_lost_its_name_is_not_worked_on(inbox: SqliteInbox, record: Path, became: str) -> None:
+    """Who goes on with it reads what nobody writes, and writes what nobody reads."""
+    for part in record.parent.glob(f"{record.name}*"):
+        part.unlink()
+    if became == "is another file":
+        store(record)
+    works = (
+        inbox.changed,
+        lambda: inbox.unread("alice"),
+        lambda: inbox.leases.find(b"token"),
+        lambda: inbox.leases.renew(b"token", Now.read()),
+        lambda: inbox.append(NewRow("bob", "alice", b"x"), Now.read()),
+    )
+    for work in works:
+        with pytest.raises(RecordReplaced, match=f"{record}.* {became}") as refused:
+            work()
+        assert refused.value.exit == Exit.UNAVAILABLE
+        assert refused.value.why
+        assert refused.value.remedy
+    if became == "is another file":
+        with SqliteInbox.open(record) as anew:
+            assert anew.count_unread("alice") == 1
+
+
+def test_a_place_that_cannot_be_looked_at_ends_nothing(inbox: SqliteInbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a sandbox that came later: the file that is open is still the record, for all that can be told."""
+
+    def masked(path: object) -> os.stat_result:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(database.os, "lstat", masked)
+    assert inbox.unread("alice") == []
 
 
 def test_closing_twice_is_harmless(record: Path) -> None:

@@ -142,6 +142,19 @@ def test_a_record_that_is_made_later_is_seen(short: Path) -> None:
     view.__exit__()
 
 
+def test_a_record_that_is_replaced_is_seen(config: Config, inbox: Inbox) -> None:
+    view = View(config)
+    assert view.look(later(0))
+    config.paths.record.unlink()
+    with SqliteInbox.open(config.paths.record) as anew:
+        put(anew)
+    assert view.look(later(1000))
+    assert view._status is not None
+    assert [box.name for box in view._status.boxes if box.unread] == ["alice"]
+    assert not view._status.note
+    view.__exit__()
+
+
 # --- on a terminal ---
 
 

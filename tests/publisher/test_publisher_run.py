@@ -143,6 +143,21 @@ def test_its_own_key_is_made_anew_when_it_is_missing(config: Config, home: Path)
         assert agents(config) == {"wakehub-publisher"}
 
 
+def test_it_ends_when_the_record_is_replaced_so_that_the_next_one_sees_the_new(
+    publisher: Daemon, config: Config, home: Path
+) -> None:
+    for part in config.paths.state.glob("record.db*"):
+        part.unlink()
+    with SqliteInbox.open(config.paths.record) as inbox:
+        (row,) = inbox.append(NewRow("bob", "alice", b"hi", ttl_s=1), Now.read())
+        assert publisher.ends() == 69
+        assert "was removed or replaced" in "".join(publisher.lines)
+        with Daemon(home, "publish") as again:
+            again.logs("publisher ready")
+            until(lambda: inbox.headers([row.id])[0].state == "expired", "the new record is swept")
+            assert again.stop() == 0
+
+
 async def test_it_ends_when_its_lock_is_no_longer_at_its_place(
     config: Config, inbox: SqliteInbox, mock_clock: MockClock
 ) -> None:

@@ -4,6 +4,7 @@ import array
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
 from wakehub.inbox.rows import NewRow
 from wakehub.inbox.signing import signer
+from wakehub.inbox.sqlite import SqliteInbox
 
 ON_LINUX = sys.platform == "linux"
 
@@ -172,6 +174,25 @@ def test_a_take_over_tells_the_displaced_one(world: World) -> None:
     second.send_signal(signal.SIGTERM)
     assert second.wait(20) == 0
     assert world.states([row_id]) in (["handed_off"], ["unread"])
+
+
+@pytest.mark.parametrize("mode", [(), ("--no-ack",), ("--once", "--wait", "600")], ids=["stays", "peeks", "waits"])
+def test_a_record_that_is_replaced_ends_it_and_says_so(world: World, mode: tuple[str, ...]) -> None:
+    (first,) = world.store("first") if mode != ("--once", "--wait", "600") else ("",)
+    listener = world.listen("--as", "alice", "--format", "line", *mode)
+    if first:
+        assert listener.stdout is not None
+        assert first.encode() in listener.stdout.readline()
+    else:
+        world.until_held()
+    for part in world.config.paths.state.glob("record.db*"):
+        part.unlink()
+    with SqliteInbox.open(world.config.paths.record):
+        status, said = ended(listener)
+    assert status == 69
+    assert re.search(r"record\.db is (gone|another file)", said), said
+    assert "next: start it again" in said
+    assert "Traceback" not in said
 
 
 def test_a_session_takes_its_own_name_back(world: World) -> None:

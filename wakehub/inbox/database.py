@@ -9,7 +9,8 @@ One connection and one lock serve all threads of a process. A second connection 
 which tells of the commits of others, the first connection among them.
 
 We never open the file by ourselves once SQLite has it: closing any descriptor of it would drop the locks that this
-process holds on it (POSIX). It is judged by lstat, in a directory that only we can enter.
+process holds on it (POSIX). It is judged by lstat, in a directory that only we can enter; before each use, too, since
+what is written into a file that has lost its name is seen by nobody else.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from urllib.parse import quote
 from wakehub import files, ownership
 from wakehub.errors import CannotCreate, Misconfigured, WakehubError
 from wakehub.inbox.filesystem import check_local, is_unwritable, to_make_room
-from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordUnwritable
+from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordReplaced, RecordUnwritable
 from wakehub.limits import SQLITE_BUSY_MS
 from wakehub.visible import visible
 
@@ -48,8 +49,11 @@ Params = Mapping[str, object] | tuple[object, ...]
 class Database:
     """The record's file. `Database.open` makes one; every method may be called from any thread."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, watcher: sqlite3.Connection) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, there: os.stat_result, connection: sqlite3.Connection, watcher: sqlite3.Connection
+    ) -> None:
+        self.path = path.absolute()
+        self._there = there
         self._connection = connection
         self._watcher = watcher
         self._lock = threading.RLock()
@@ -71,14 +75,14 @@ class Database:
         with _translated(path, writing=create):
             if create and not os.path.lexists(path):
                 _make_or_say_why(path)
-            _check_file(path)
+            there = _check_file(path)
             with contextlib.ExitStack() as opened:
                 connection = opened.enter_context(contextlib.closing(_connect(path)))
                 _check_application(path, connection)
                 _upgrade(path, connection)
                 watcher = opened.enter_context(contextlib.closing(_connect(path)))
                 opened.pop_all()
-        return cls(path, connection, watcher)
+        return cls(path, there, connection, watcher)
 
     def add_function(self, name: str, count: int, function: Any) -> None:
         """Let statements call the pure `function` of `count` arguments as `name`."""
@@ -88,18 +92,22 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """All statements inside are one transaction, committed at the end and undone when an exception leaves it.
 
-        Raises `NotStored` (disk full, input/output error), `RecordBusy`, `RecordUnwritable`, `RecordDamaged`.
+        Raises `NotStored` (disk full, input/output error), `RecordBusy`, `RecordUnwritable`, `RecordDamaged`,
+        `RecordReplaced`.
         """
-        with self._lock, _translated(self.path, writing=True), _immediate(self._connection):
-            yield
+        with self._lock, _translated(self.path, writing=True):
+            self._check_place()
+            with _immediate(self._connection):
+                yield
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """All statements inside see one state of the record. Raises `RecordBusy`, `RecordDamaged`."""
+        """All statements inside see one state of the record. Raises `RecordBusy`, `RecordDamaged`, `RecordReplaced`."""
         with self._lock, _translated(self.path, writing=False):
             if self._connection.in_transaction:
                 yield
                 return
+            self._check_place()
             self._connection.execute("BEGIN")
             try:
                 yield
@@ -124,7 +132,24 @@ class Database:
     def data_version(self) -> int:
         """A number that changes with every commit to the file but for those of the watching connection: it has none."""
         with self._lock, _translated(self.path, writing=False):
+            self._check_place()
             return int(self._watcher.execute("PRAGMA data_version").fetchall()[0][0])
+
+    def _check_place(self) -> None:
+        """Raise `RecordReplaced` when the file at the path is another than the one that is open, or there is none."""
+        try:
+            if os.path.samestat(os.lstat(self.path), self._there):
+                return
+            became = "is another file"
+        except (FileNotFoundError, NotADirectoryError):
+            became = "is gone"
+        except OSError:
+            return  # it cannot be told
+        raise RecordReplaced(
+            f"the record {visible(str(self.path))} {became} since this process opened it",
+            why="it was removed or replaced, and nobody else sees what is written here",
+            remedy="start it again",
+        )
 
     def close(self) -> None:
         """Close both connections; closing twice is harmless."""
@@ -155,7 +180,7 @@ def _check_place(path: Path, create: bool) -> None:
     check_local(path.parent)
 
 
-def _check_file(path: Path) -> None:
+def _check_file(path: Path) -> os.stat_result:
     found = os.lstat(path)
     unsafe = ownership.fault(found, path)
     is_only_tighter = stat.S_ISREG(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o177
@@ -163,6 +188,7 @@ def _check_file(path: Path) -> None:
         raise unsafe
     if found.st_size == 0:
         raise _damaged(path, "it is empty")
+    return found
 
 
 def _make_or_say_why(path: Path) -> None:

@@ -17,6 +17,12 @@ class RecordDamaged(WakehubError):
     exit = Exit.UNAVAILABLE
 
 
+class RecordReplaced(WakehubError):
+    """The record's file was removed or replaced under a process that had opened it (exit 69)."""
+
+    exit = Exit.UNAVAILABLE
+
+
 class RecordUnwritable(WakehubError):
     """The record is there, but this process may not write it: a sandbox, perhaps; a spool may do (exit 77)."""
 

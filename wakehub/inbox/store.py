@@ -23,6 +23,8 @@ Rules for a store:
    holds back later rows of the same sender, until it has failed three times; then they pass it (formats.md, Rows).
 6. Every change of state adds an event; events are never changed, and go only with their row.
 7. No operation takes longer for rows that are no longer open, however many there are.
+8. Every operation on a record that was removed or replaced since it was opened raises `RecordReplaced`: nobody else
+   sees what would be done there.
 
 Everything is synchronous and may be called from any thread. `now` is always given (`clock.Now`).
 """

@@ -28,7 +28,7 @@ from wakehub.config import Config
 from wakehub.errors import Exit, Unavailable, WakehubError
 from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
-from wakehub.inbox.refusals import NoRecord
+from wakehub.inbox.refusals import NoRecord, RecordReplaced
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Inbox
 from wakehub.limits import RECORD_WATCH_MS, TOP_ASK_SECONDS, TOP_REFRESH_MS
@@ -114,6 +114,11 @@ class View:
             found = status.boxes(self._inbox, registry, now)
         except NoRecord:
             found = []
+        except RecordReplaced:
+            assert self._inbox is not None
+            self._inbox.close()
+            self._inbox = None
+            return self._survey(now)
         except WakehubError as error:
             found, note = [], str(error)
         hub, publisher = self._daemons

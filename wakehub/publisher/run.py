@@ -6,7 +6,8 @@ pokes are answered, spools are emptied, the record is swept. None depends on the
 found later.
 
 It ends with 0 on SIGTERM or SIGINT; a second signal ends it at once. It ends with 73 when its lock's path is no longer
-the file it holds: another publisher could run then, and a supervisor starts this one anew with the right one.
+the file it holds: another publisher could run then, and a supervisor starts this one anew with the right one. With 69
+when that has become of the record.
 """
 
 import os

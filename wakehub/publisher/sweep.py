@@ -16,6 +16,7 @@ from wakehub.errors import WakehubError
 from wakehub.identity.registry import Registry
 from wakehub.inbox.attachments import Attachments
 from wakehub.inbox.clock import Now
+from wakehub.inbox.refusals import RecordReplaced
 from wakehub.inbox.rows import Signer
 from wakehub.inbox.store import Inbox
 from wakehub.limits import COLLECT_SECONDS, KEEP_HANDED_OFF_SECONDS, SWEEP_ROWS, SWEEP_SECONDS
@@ -42,10 +43,15 @@ class Sweeper:
         self._repeats = Repeats()
 
     async def run(self) -> None:
-        """Sweep every 5 s until cancelled; trouble with the record is logged and the next round tries again."""
+        """Sweep every 5 s until cancelled; trouble with the record is logged and the next round tries again.
+
+        Raises `RecordReplaced`: no later round could reach the record that the others have.
+        """
         while True:
             try:
                 await trio.to_thread.run_sync(self.sweep)
+            except RecordReplaced:
+                raise
             except (WakehubError, OSError) as error:
                 self._tell(error)
             await trio.sleep(SWEEP_SECONDS)

@@ -96,6 +96,7 @@ class Listener:
         self._in_hand = 0
         self._lanes: set[str] = set()
         self._there: Collection[Hashable] = ()
+        self._record_seen: Hashable = None
         self._is_stopping = False
         self._error: WakehubError | None = None
         self._settlement = Settlement(inbox, lease.token, is_patient=not task.options.once)
@@ -244,18 +245,14 @@ class Listener:
         )
         nursery.start_soon(subscriber.run)
         if task.options.once:
-            nursery.start_soon(self._watch_record)
+            nursery.start_soon(self._guard, self._watch_record, RECORD_WATCH_MS / 1000)
 
-    async def _watch_record(self) -> None:
+    def _watch_record(self) -> None:
         """For a wait of limited time: see a new row also when hub or publisher are down."""
-        before = self._inbox.changed()
-        self._bell.ring(Reason.WATCH)  # what came between the last reading and this one
-        while True:
-            await trio.sleep(RECORD_WATCH_MS / 1000)
-            now = self._inbox.changed()
-            if now != before:
-                before = now
-                self._bell.ring(Reason.WATCH)
+        now = self._inbox.changed()
+        if now != self._record_seen:  # the first time, too: what came between the last reading and this one
+            self._record_seen = now
+            self._bell.ring(Reason.WATCH)
 
     async def _wait(self, read_at: float, give_up: float) -> Reason:
         backstop = read_at + self._task.config.poll_s

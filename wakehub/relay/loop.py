@@ -19,7 +19,7 @@ from wakehub.errors import Exit, Held
 from wakehub.identity.addresses import check_namespace
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import HeldBy, Lease
-from wakehub.inbox.refusals import NotStored, RecordBusy
+from wakehub.inbox.refusals import NotStored, RecordBusy, RecordReplaced
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Inbox
 from wakehub.inbox.tenure import is_namespace
@@ -135,7 +135,7 @@ async def work(
         assignment = Assignment(options, names.held, config, credentials, is_new)
         return await Listener(assignment, inbox, lease, backend, Keyring(config.paths, tell)).run(ends)
     finally:
-        with suppress(RecordBusy, NotStored):  # then it ends with this process
+        with suppress(RecordBusy, NotStored, RecordReplaced):  # then it ends with this process
             inbox.leases.release(lease.token, Now.read())
 
 

@@ -12,7 +12,7 @@ import trio
 from wakehub.client.doorbell import Reason
 from wakehub.errors import WakehubError
 from wakehub.inbox.clock import Now
-from wakehub.inbox.refusals import NotStored, RecordBusy
+from wakehub.inbox.refusals import NotStored, RecordBusy, RecordReplaced
 from wakehub.inbox.rows import Row
 from wakehub.inbox.store import Inbox
 from wakehub.limits import LEASE_RECHECK_SECONDS, ROW_RETRY_CAP_SECONDS
@@ -49,7 +49,7 @@ class Settlement:
         """Put back a row whose handing over was broken off; `in_doubt`: it may have been seen."""
         try:
             self._inbox.release(row.id, self._token, Now.read(), in_doubt=in_doubt)
-        except (RecordBusy, NotStored):
+        except (RecordBusy, NotStored, RecordReplaced):
             pass  # the claim is void when the lease ends, and counts as in doubt then
 
     def put_back(self, row: Row, outcome: NotNow) -> None:
