@@ -171,11 +171,15 @@ def test_unknown_names_are_refused_with_what_may_be_meant(ready: Paths) -> None:
     assert events(ready) == ["init", "publisher", "enroll"]
 
 
-def test_the_publisher_can_be_given_a_new_key_but_not_closed(ready: Paths) -> None:
+def test_the_publisher_can_be_given_a_new_key_but_not_revoked_or_closed(ready: Paths) -> None:
     with pytest.raises(BadData):
         enrolment.close(ready, "wakehub-publisher", NOW)
+    with pytest.raises(BadData, match=r"to exchange it: rm .*wakehub-publisher\.key && wakehub init") as refused:
+        enrolment.revoke(ready, "wakehub-publisher", NOW)
+    assert refused.value.exit == 65
+    assert events(ready) == ["init", "publisher"]
     first = read_registry(ready).agents["wakehub-publisher"].key
-    enrolment.revoke(ready, "wakehub-publisher", NOW)
+    ready.agent_key("wakehub-publisher").unlink()
     init_owner(ready, NOW + 1)
     later = read_registry(ready).agents["wakehub-publisher"].key
     assert first is not None

@@ -21,11 +21,14 @@ from wakehub.config import Config, load
 from wakehub.errors import Exit, Unsafe
 from wakehub.identity import enrolment
 from wakehub.identity.allowlist import sign
+from wakehub.identity.audit import AuditLog
+from wakehub.identity.initialisation import init_owner
 from wakehub.identity.keys import KeyPair, key_document
 from wakehub.identity.owner import load_owner, read_registry, unfinished_mark
 from wakehub.identity.registry import to_allowlist
 from wakehub.locks import Lock
-from wakehub.ops import health, posture
+from wakehub.ops import doctor, health, posture
+from wakehub.ops.status import survey
 from wakehub.paths import choose
 
 
@@ -195,6 +198,24 @@ def test_a_key_of_an_agent_that_is_none_is_a_note_whose_remedy_helps(made, monke
     monkeypatch.setenv("WAKEHUB_HOME", str(made.paths.config_file.parent))
     assert run(command.split()[1:]) == Exit.DONE
     assert "agent key" not in {finding.check for finding in posture.examine(made).findings}
+
+
+def test_a_publisher_without_a_key_is_named_by_all_who_look(made):
+    owner = load_owner(made.paths)
+    key = read_registry(made.paths).agents["wakehub-publisher"].key
+    with AuditLog(made.paths.audit, owner.public).writing() as writer:
+        writer.append(owner, "revoke", "wakehub-publisher", key.public, {}, time.time())
+    (note,) = [finding for finding in posture.examine(made).findings if finding.check == "agent key"]
+    assert "the key of wakehub-publisher was revoked" in note.detail
+    assert note.remedy == "wakehub up"
+    assert survey(made).note == f"{note.detail}; next: {note.remedy}"
+    safety = next(line for line in doctor.examine(made).lines if line.check == "safety")
+    assert (safety.detail, safety.remedy) == (note.detail, note.remedy)
+    with Lock.acquire(made.paths.lock("publish"), what="a publisher"):
+        assert f"kill {os.getpid()}, then: wakehub publish" in survey(made).note
+    init_owner(made.paths, time.time())  # as that does
+    assert "agent key" not in {finding.check for finding in posture.examine(made).findings}
+    assert not survey(made).note
 
 
 def test_a_key_that_is_not_here_may_be_meant(made):

@@ -22,6 +22,7 @@ from wakehub.config import Config
 from wakehub.errors import CannotCreate
 from wakehub.identity import keys
 from wakehub.identity.allowlist import Allowlist, AllowlistFile
+from wakehub.identity.audit import AuditLog
 from wakehub.identity.delegation import Bundle
 from wakehub.identity.owner import load_owner, load_owner_public, read_registry
 from wakehub.inbox.clock import Now
@@ -156,6 +157,25 @@ def test_it_ends_when_the_record_is_replaced_so_that_the_next_one_sees_the_new(
             again.logs("publisher ready")
             until(lambda: inbox.headers([row.id])[0].state == "expired", "the new record is swept")
             assert again.stop() == 0
+
+
+def test_it_ends_when_its_own_key_does_not_stand_and_the_next_one_has_another(
+    publisher: Daemon, config: Config, home: Path
+) -> None:
+    owner = load_owner(config.paths)
+    first = read_registry(config.paths).agents["wakehub-publisher"].key
+    assert first is not None
+    with AuditLog(config.paths.audit, owner.public).writing() as writer:
+        writer.append(owner, "revoke", "wakehub-publisher", first.public, {}, time.time())
+    assert publisher.ends() == 69
+    assert "was revoked or exchanged" in "".join(publisher.lines)
+    with Daemon(home, "publish") as again:
+        again.logs("publisher ready")
+        later = read_registry(config.paths).agents["wakehub-publisher"].key
+        assert later is not None
+        assert later.public != first.public
+        until(lambda: agents(config) == {"wakehub-publisher"}, "the new key is in the allowlist")
+        assert again.stop() == 0
 
 
 async def test_it_ends_when_its_lock_is_no_longer_at_its_place(

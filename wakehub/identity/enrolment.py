@@ -7,6 +7,7 @@ never enrolled again: when its file is still there, it is replaced.
 
 import contextlib
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from wakehub import files
 from wakehub.errors import BadData, NoRecipient, Unsafe
-from wakehub.identity.addresses import DOCTOR, check_address, is_kept, is_reserved
+from wakehub.identity.addresses import DOCTOR, PUBLISHER, check_address, is_kept, is_reserved
 from wakehub.identity.allowlist import sign
 from wakehub.identity.audit import AuditLog, Event, Writer
 from wakehub.identity.delegation import Certificate
@@ -67,8 +68,15 @@ def enroll_doctor(places: Places, now_s: float) -> Change:
 def revoke(places: Places, name: str, now_s: float) -> Change:
     """End the key of `name`: its sessions end and it admits nobody until it is enrolled again, with another key.
 
-    Raises `NoRecipient` when the name was never enrolled, `Unsafe`.
+    Raises `BadData` for the publisher, without which nobody is woken: who exchanges its key makes another at once.
+    `NoRecipient` when the name was never enrolled, `Unsafe`.
     """
+    if name == PUBLISHER:
+        raise BadData(
+            f"the key of {name} cannot be revoked",
+            why="without one nobody is woken",
+            remedy=f"to exchange it: rm {shlex.quote(str(places.agent_key(name)))} && wakehub init",
+        )
     with _turn(places) as turn:
         agent = turn.known(name)
         return turn.write("revoke", agent, {}, now_s) if agent.key else turn.nothing(agent)

@@ -34,6 +34,8 @@ from wakehub import ownership, sockets
 from wakehub.client import advice
 from wakehub.config import Config
 from wakehub.errors import ErrorCode, Exit, Unavailable, Violation, WakehubError
+from wakehub.identity.addresses import PUBLISHER
+from wakehub.identity.registry import Registry
 from wakehub.limits import (
     CHECK_DEADLINE_MS,
     CHECK_RETRY_MS,
@@ -126,6 +128,18 @@ def check_publisher(config: Config, deadline_ms: int = CHECK_DEADLINE_MS) -> Hea
         ms = (time.monotonic() - began) * 1000
         return _advised(Health(found.state, path, ms, found.why, found.remedy), config, advice.PUBLISHER)
     return Health("answers", path, (time.monotonic() - began) * 1000)
+
+
+def revoked_publisher(config: Config, registry: Registry) -> tuple[str, str] | None:
+    """What it means that the registry has no key for the publisher, and the remedy; None when it has, or has none yet.
+
+    A publisher makes itself another key when it starts, and ends when it finds that its own does not stand any more.
+    """
+    agent = registry.agents.get(PUBLISHER)
+    if agent is None or agent.key is not None:
+        return None
+    why = f"the key of {PUBLISHER} was revoked: the hub does not admit it, and nobody is woken"
+    return why, advice.to_restart(config.paths, advice.PUBLISHER)
 
 
 def _advised(found: Health, config: Config, daemon: advice.Daemon) -> Health:

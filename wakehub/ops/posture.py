@@ -33,6 +33,7 @@ from wakehub.identity.owner import load_owner, read_registry, unfinished_mark
 from wakehub.identity.registry import Registry
 from wakehub.identity.stamps import NS
 from wakehub.limits import MAX_SOCKET_DIRECTORY_BYTES, RESERVED_DESCRIPTORS, WANTED_DESCRIPTORS
+from wakehub.ops.health import revoked_publisher
 from wakehub.processes import open_files
 from wakehub.server.listener import connection_ceiling
 from wakehub.visible import visible
@@ -285,6 +286,8 @@ def _owner_key(config: Config) -> Iterator[Finding]:
 
 def _agent_keys(config: Config, registry: Registry) -> Iterator[Finding]:
     """Those of enrolled names whose file holds something else. That there is none may be meant: there are bundles."""
+    if (found := revoked_publisher(config, registry)) is not None:
+        yield Finding("agent key", "note", *found)
     for agent in registry.agents.values():
         path = config.paths.agent_key(agent.agent_id)
         if agent.key is None or files.is_absent(path) or ownership.fault(os.lstat(path), path) is not None:

@@ -157,6 +157,8 @@ def survey(config: Config) -> Status:
     """
     hub, publisher = daemons(config)
     registry, note = registry_of(config)
+    if (revoked := health.revoked_publisher(config, registry)) is not None:
+        note = "; next: ".join(revoked)
     now = Now.read()
     try:
         with SqliteInbox.open(config.paths.record, create=False) as inbox:

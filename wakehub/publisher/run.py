@@ -7,7 +7,7 @@ found later.
 
 It ends with 0 on SIGTERM or SIGINT; a second signal ends it at once. It ends with 73 when its lock's path is no longer
 the file it holds: another publisher could run then, and a supervisor starts this one anew with the right one. With 69
-when that has become of the record.
+when that has become of the record, or of the key that the registry has for it.
 """
 
 import os
@@ -21,7 +21,7 @@ import trio
 from wakehub import files, log, sockets
 from wakehub.client.home import ensure_home
 from wakehub.config import Config
-from wakehub.errors import CannotCreate, Exit, only_known
+from wakehub.errors import CannotCreate, Exit, Unavailable, only_known
 from wakehub.identity import keys
 from wakehub.identity.addresses import PUBLISHER
 from wakehub.identity.initialisation import init_owner
@@ -104,6 +104,7 @@ class Publisher:
         logger: Any,
     ) -> None:
         self._config = config
+        self._key = key
         self._lock = lock
         self._log = logger
         self._notifier = Notifier(os.environ, logger)
@@ -152,7 +153,15 @@ class Publisher:
         return await self._forwarder.submit(ids)
 
     def _signed(self) -> None:
-        self._sweeper.open_boxes(self._signer.registry)
+        registry = self._signer.registry
+        agent = registry.agents.get(PUBLISHER) if registry else None
+        if agent is None or agent.key is None or agent.key.public != self._key.public:
+            raise Unavailable(
+                f"the key of {PUBLISHER} is no longer the one that this publisher has",
+                why="it was revoked or exchanged, and the hub admits this process no more",
+                remedy="start it again",
+            )
+        self._sweeper.open_boxes(registry)
 
     async def _watch_lock(self) -> None:
         while self._lock.is_in_place():  # noqa: ASYNC110 - the file system tells nobody
