@@ -181,8 +181,10 @@ def test_a_crowd_of_which_one_each_is_killed(crowd: Crowd) -> None:
     assert heard[doomed_listener][0].ended(SIZE.patience_s) == -signal.SIGKILL
     heard[doomed_listener].append(crowd.listen(doomed_listener))
 
-    for sender in senders.values():
-        assert sender.ended(SIZE.patience_s) == 0
+    for name, sender in senders.items():
+        status = sender.ended(SIZE.patience_s)
+        assert sender.process.stderr is not None
+        assert status == 0, (name, len(sender.lines), sender.process.stderr.read().decode())
     until_all_handed_off(crowd)
     for listeners in heard.values():
         listeners[-1].process.terminate()

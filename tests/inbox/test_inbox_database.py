@@ -287,6 +287,23 @@ def test_a_lock_that_is_kept_is_said_and_reading_goes_on(record: Path, monkeypat
         inbox.append(NewRow("bob", "alice", b"x"), Now.read())
 
 
+def test_who_waits_for_the_lock_asks_anew_again_and_again(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite itself asks ever more seldom: in a crowd one of many found the lock taken for the whole time."""
+    monkeypatch.setattr(database, "SQLITE_BUSY_MS", 40)
+    monkeypatch.setattr(database, "SQLITE_TURN_MS", 10)
+    store(record)
+    with SqliteInbox.open(record) as inbox, raw(record) as holder:
+        asked: list[str] = []
+        inbox._db._connection.set_trace_callback(asked.append)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RecordBusy):
+            inbox.append(NewRow("bob", "alice", b"x"), Now.read())
+        assert asked.count("BEGIN IMMEDIATE") == 4
+        inbox._db._connection.set_trace_callback(None)
+        (timeout,) = inbox._db._connection.execute("PRAGMA busy_timeout").fetchone()
+        assert timeout == 40
+
+
 def test_a_record_that_may_not_be_written_is_told_apart(inbox: SqliteInbox) -> None:
     with inbox._db.reading():
         inbox._db.execute("PRAGMA query_only = ON")

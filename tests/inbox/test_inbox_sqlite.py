@@ -227,7 +227,7 @@ def test_one_send_is_one_transaction(inbox: SqliteInbox) -> None:
     inbox._db._connection.set_trace_callback(seen.append)
     inbox.append([NewRow("bob", f"acme/{number}", b"hi") for number in range(3)], START)
     inbox._db._connection.set_trace_callback(None)
-    verbs = [statement.split()[0] for statement in seen]
+    verbs = [statement.split()[0] for statement in seen if not statement.startswith("PRAGMA busy_timeout")]
     assert verbs.count("BEGIN") == verbs.count("COMMIT") == 1
     assert (verbs[0], verbs[-1]) == ("BEGIN", "COMMIT")
 

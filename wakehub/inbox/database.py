@@ -28,7 +28,7 @@ from wakehub import files, ownership
 from wakehub.errors import CannotCreate, Misconfigured, WakehubError
 from wakehub.inbox.filesystem import check_local, is_unwritable, to_make_room
 from wakehub.inbox.refusals import NoRecord, NotStored, RecordBusy, RecordDamaged, RecordReplaced, RecordUnwritable
-from wakehub.limits import SQLITE_BUSY_MS
+from wakehub.limits import SQLITE_BUSY_MS, SQLITE_TURN_MS
 from wakehub.visible import visible
 
 _APPLICATION_ID: Final = 0x77616B65  # "wake"; tells our file from any other database
@@ -295,7 +295,7 @@ def _statements(script: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _immediate(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
+    _take_turn(connection)
     try:
         yield
         connection.execute("COMMIT")
@@ -303,6 +303,25 @@ def _immediate(connection: sqlite3.Connection) -> Iterator[None]:
         with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
             connection.execute("ROLLBACK")
         raise
+
+
+def _take_turn(connection: sqlite3.Connection) -> None:
+    """Begin to write, once no other process does.
+
+    SQLite has no queue: who asks when the lock happens to be free has it, and who waits asks ever more seldom, so that
+    in a crowd somebody found it taken 10 s long. Asked anew each time, it begins with short pauses again.
+    """
+    connection.execute(f"PRAGMA busy_timeout = {SQLITE_TURN_MS}").fetchall()
+    try:
+        for left in reversed(range(max(1, SQLITE_BUSY_MS // SQLITE_TURN_MS))):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not left or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_MS}").fetchall()
 
 
 @contextlib.contextmanager
