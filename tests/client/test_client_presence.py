@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wakehub.client.presence import Presence, left_since, presence
+from wakehub.client.presence import Presence, left_since, presence, stuck
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease
 from wakehub.inbox.rows import NewRow
@@ -118,6 +118,31 @@ def test_who_holds_a_namespace_leaves_what_it_has_in_hand(inbox: Inbox) -> None:
     (row,) = inbox.append(NewRow("alice", "acme/bob", b"hello"), START)
     assert inbox.claim(row.id, lease.token, START.later(10)) is not None
     assert left(inbox, "acme/bob") == START.ms
+
+
+def test_who_holds_a_namespace_and_said_why_it_does_not_try_leaves_nothing(inbox: Inbox) -> None:
+    lease = hold(inbox, "acme/")
+    (row,) = inbox.append(NewRow("alice", "acme/bob", b"hello"), START)
+    there = Presence("acme/bob", lease, None)
+    assert stuck(inbox, row, there) is None
+    inbox.leave("acme/bob", lease.token, "asleep", START.later(4 * MINUTE_MS))
+    assert left(inbox, "acme/bob", 5) is None
+    why = stuck(inbox, row, there)
+    assert why is not None
+    assert (why.id, why.detail) == (row.id, "asleep")
+    assert stuck(inbox, row, Presence("acme/bob", None, None)) is None
+
+
+def test_what_was_tried_three_times_in_vain_is_stuck(inbox: Inbox) -> None:
+    lease = hold(inbox, "acme/")
+    (row,) = inbox.append(NewRow("alice", "acme/bob", b"hello"), START)
+    there = Presence("acme/bob", lease, None)
+    for tried in range(1, 4):
+        assert stuck(inbox, row, there) is None
+        now = START.later(tried)
+        assert inbox.claim(row.id, lease.token, now)
+        assert inbox.attempt_failed(row.id, lease.token, "busy", now.ms, now, busy=True)
+    assert stuck(inbox, row, there) is not None
 
 
 @pytest.mark.parametrize(("minutes", "is_left"), [(15, True), (35, False)])

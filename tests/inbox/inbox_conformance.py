@@ -671,6 +671,38 @@ class InboxConformance:
         assert stuck is not None
         assert (stuck.attempts, stuck.failures, stuck.is_out_of_order) == (3, 3, True)
 
+    def test_why_rows_are_left_is_entered_once_for_each_reason_and_lease(self, inbox: Inbox) -> None:
+        rows = [put(inbox, sender, "acme/bob") for sender in ("alice", "carol")]
+        lease = listen(inbox, "acme/")
+        ids = [row.id for row in rows]
+
+        def reasons(row_id: str) -> list[tuple[str, str, int | None]]:
+            return [(each.by, each.detail, each.retry_ms) for each in inbox.events(row_id)[1:]]
+
+        assert inbox.leave("acme/bob", lease.token, "asleep", at(1), senders=["carol"]) == ids[1:]
+        assert inbox.leave("acme/bob", lease.token, "asleep", at(2)) == ids[:1]
+        before = inbox.changed()
+        assert inbox.leave("acme/bob", lease.token, "asleep", at(3)) == []
+        assert inbox.changed() == before
+        assert inbox.leave("acme/bob", lease.token, "gone", at(4)) == ids
+        assert inbox.leave("acme/bob", lease.token, "asleep", at(5)) == ids
+        assert reasons(ids[0]) == [("acme/", why, None) for why in ("asleep", "gone", "asleep")]
+        (first, _) = inbox.headers(ids)
+        assert (first.state, first.attempts, first.failures, first.retry_ms) == ("unread", 0, 0, 0)
+        row = take(inbox, lease, at(6))
+        assert row is not None
+        assert inbox.leave("acme/bob", lease.token, "gone", at(6)) == ids[1:]  # not the one in hand
+
+    def test_only_the_holder_to_whom_they_go_says_why_rows_are_left(self, inbox: Inbox) -> None:
+        row = put(inbox, "alice", "acme/bob")
+        above, other = listen(inbox, "acme/"), listen(inbox, "beta/")
+        assert inbox.leave("acme/bob", other.token, "asleep", at(1)) == []
+        bob = listen(inbox, "acme/bob")
+        assert inbox.leave("acme/bob", above.token, "asleep", at(1)) == []
+        assert inbox.leave("acme/bob", NOBODY, "asleep", at(1)) == []
+        assert len(inbox.events(row.id)) == 1
+        assert inbox.leave("acme/bob", bob.token, "asleep", at(1)) == [row.id]
+
     def test_busy_is_not_failure_and_lets_nobody_pass(self, inbox: Inbox) -> None:
         put(inbox, "bob", "alice", b"1")
         put(inbox, "bob", "alice", b"2")

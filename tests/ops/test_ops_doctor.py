@@ -591,6 +591,15 @@ def test_rows_under_a_namespace_that_is_held(config: Config, inbox: SqliteInbox,
     assert line(config, "unheard").mark == "ok"
 
 
+def test_rows_of_an_agent_that_is_not_there_are_named_with_the_reason(config: Config, inbox: SqliteInbox) -> None:
+    put(inbox, "acme/ops", 30)
+    lease = listen(inbox, "acme/", 30)
+    (row_id,) = inbox.leave("acme/ops", lease.token, "no session called ops is running", Now.read())
+    found = line(config, "overdue")
+    assert (found.mark, found.remedy) == ("warning", f"wakehub why {row_id}")
+    assert found.detail == "1 unread for acme/ops: no session called ops is running"
+
+
 def test_a_session_that_is_set_to_hold_messages_is_worth_a_look(config: Config, no_sessions: Path) -> None:
     (no_sessions / "sessions").mkdir(parents=True)
     record = {"pid": os.getpid(), "sessionId": "s", "name": "review", "messagingSocketPath": "/s"}

@@ -91,6 +91,7 @@ def test_a_name_with_everything_that_is_to_be_known(config: Config, inbox: Inbox
         "last_handed_off_ms": at(5).ms,
         "woken_by": {"wake": 1},
         "trouble": None,
+        "stuck": None,
     }
 
 
@@ -134,6 +135,16 @@ def test_rows_that_a_listener_leaves_for_20_minutes_are_overdue(config: Config, 
     later = late.later(1)
     assert renewed(later).trouble(later) == "overdue"
     assert f"OVERDUE: pid {os.getpid()}" in status.words(renewed(later), later)[0]
+
+
+def test_why_a_listener_does_not_get_rid_of_a_row_is_said(config: Config, inbox: Inbox) -> None:
+    row_id = put(inbox, "acme/ops")
+    lease = hold(inbox, "acme/")
+    inbox.leave("acme/ops", lease.token, "no session called ops is running", at(1))
+    found = box(config, inbox, at(2), "acme/ops")
+    assert found.trouble(at(2)) is None
+    assert found.to_json(at(2))["stuck"] == {"id": row_id, "reason": "no session called ops is running"}
+    assert "1 unread, the oldest 2 s old: no session called ops is running" in status.words(found, at(2))
 
 
 def test_rows_without_a_listener_are_not_overdue(config: Config, inbox: Inbox) -> None:

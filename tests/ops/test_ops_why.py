@@ -233,6 +233,17 @@ def test_behind_an_earlier_message_of_the_same_sender(config: Config, inbox: Inb
     assert next_step(config, second).startswith(f"it waits behind {first}, an earlier message of bob")
 
 
+def test_for_an_agent_that_is_not_there(config: Config, inbox: Inbox) -> None:
+    """F37: the relay is there and was woken, and takes it nevertheless not."""
+    row_id = put(inbox, recipient="cl/absent")
+    lease = hold(inbox, "cl/")
+    inbox.record_hint([row_id], None, Now.read())
+    assert "was woken; it takes it now" in next_step(config, row_id)
+    inbox.leave("cl/absent", lease.token, "no session called absent is running", Now.read())
+    assert next_step(config, row_id).endswith("hands it over as soon as it can: no session called absent is running")
+    assert "no session called absent is running" in life(config, row_id).to_text().splitlines()[-2]
+
+
 def test_left_for_far_too_long(config: Config, inbox: Inbox) -> None:
     """F9."""
     hold(inbox, ago_s=OVERDUE_SECONDS + 20)

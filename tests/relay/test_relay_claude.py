@@ -248,7 +248,7 @@ async def test_a_socket_that_nobody_serves_or_another_user_does(
 async def test_nobody_of_that_name_and_several(
     autojump_clock: MockClock, claude: FakeClaude, backend: Sessions
 ) -> None:
-    assert await backend.deliver(to()) == NotNow("no session of that name is running", busy=True)
+    assert await backend.deliver(to()) == NotNow("no session called review is running", busy=True)
     first, second = await claude.start(), await claude.start()
     outcome = await backend.deliver(to())
     assert isinstance(outcome, NotNow)
@@ -380,7 +380,7 @@ async def test_stale_records_are_nobody(autojump_clock: MockClock, claude: FakeC
     assert dead.socket_path.exists()
     assert not backend.exists("acme/dead")
     assert not backend.exists("acme/reused")
-    assert await backend.deliver(to("reused")) == NotNow("no session of that name is running", busy=True)
+    assert await backend.deliver(to("reused")) == NotNow("no session called reused is running", busy=True)
     assert reused.got == []
 
 

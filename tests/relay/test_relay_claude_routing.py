@@ -52,6 +52,23 @@ def test_a_relay_routes_by_the_address_behind_the_workspace(address: str, found:
     assert router().candidates(address, ALL) == found
 
 
+@pytest.mark.parametrize(
+    ("to", "environ", "address", "why"),
+    [
+        ({}, {}, "acme/other", "no session called other is running"),
+        ({}, {}, "acme/claude", "no interactive session is running"),
+        ({"session": "nobody"}, {}, "zed", "no session called nobody is running"),
+        ({"agents": ("a", "b")}, {}, "acme/other", "--opt agents= leaves other out"),
+        ({}, {"CLAUDE_CODE_SESSION_ID": "s9"}, "zed", "the session for which this listener was started is not running"),
+    ],
+)
+def test_why_there_is_nobody_is_said(to: dict[str, Any], environ: dict[str, str], address: str, why: str) -> None:
+    names = [address] if environ else []
+    nowhere = router(*names, environ=environ, **to)
+    assert nowhere.candidates(address, []) == []
+    assert nowhere.absence(address) == why
+
+
 def test_a_plain_name_is_a_name() -> None:
     assert router("review").candidates("review", ALL) == [REVIEW]
     assert router("claude").candidates("claude", ALL) == [DEPLOY]

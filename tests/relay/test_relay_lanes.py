@@ -80,12 +80,16 @@ async def run(one: Listener, until_then: Callable[[], Awaitable[None]] = trio.sl
     return await one.run(Endings(until_then, trio.sleep_forever))
 
 
-async def test_rows_of_an_agent_that_is_not_there_are_not_touched(world: World, autojump_clock: MockClock) -> None:
+async def test_rows_of_an_agent_that_is_not_there_are_not_touched_and_it_is_said_why(
+    world: World, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
     here, away = *world.store("x", to="acme/here"), *world.store("y", to="acme/away")
     agents = Agents("acme/here")
     await run(listener(world, agents), partial(trio.sleep, 3600))
     assert world.states([here, away]) == ["handed_off", "unread"]
-    assert [event.kind for event in world.inbox.events(away)] == ["stored"]
+    assert [event.kind for event in world.inbox.events(away)] == ["stored", "attempt_failed"]
+    assert world.event(away, "attempt_failed").detail == "its agent is not there"
+    assert capsys.readouterr().err.count(f"{away} stays unread: its agent is not there") == 1
     (header,) = world.inbox.headers([away])
     assert (header.attempts, header.redelivery) == (0, 0)
 
@@ -249,7 +253,8 @@ async def test_a_sender_is_never_told_that_a_dead_session_has_it(world: World, a
         ids = world.store("x", to="acme/review")
         await run(listener(world, backend), partial(trio.sleep, 3600))
     assert world.states(ids) == ["unread"]
-    assert [event.kind for event in world.inbox.events(ids[0])] == ["stored"]
+    assert [event.kind for event in world.inbox.events(ids[0])] == ["stored", "attempt_failed"]
+    assert world.event(ids[0], "attempt_failed").detail == "no session called review is running"
 
 
 # --- as processes ---

@@ -56,6 +56,15 @@ async def test_why_a_row_stays_is_said_once_until_the_reason_changes(
     assert "full 4" in capsys.readouterr().err
 
 
+async def test_an_agent_that_stays_busy_is_trouble(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    lease = hold(world)
+    settlement = Settlement(world.inbox, lease.token, is_patient=True)
+    row = claimed(world, lease)
+    for attempts in range(5):
+        assert ("busy" in capsys.readouterr().err) == (attempts == 3)  # once the third one failed
+        await settlement.settle(replace(row, attempts=attempts), NotNow("busy", busy=True), Reason.START)
+
+
 async def test_without_patience_a_busy_agent_is_trouble(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     lease = hold(world)
     row = claimed(world, lease)

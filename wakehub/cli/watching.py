@@ -32,7 +32,8 @@ def add(commands: Commands) -> None:
         "Exit: 0, or 1 when messages wait for a listener that takes none for 20 min, or that died.",
         json_keys="healthy, hub and publisher (state: up, down or unknown, pid, ms, why), names ("
         + _KEYS
-        + "last_hinted_ms, last_handed_off_ms, woken_by, trouble: overdue or dead_listener), note",
+        + "last_hinted_ms, last_handed_off_ms, woken_by, trouble: overdue or dead_listener, "
+        + "stuck (id, reason)), note",
     )
     commands.add(
         "top",

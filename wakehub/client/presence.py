@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease, Leases, PastLease
-from wakehub.inbox.rows import Row
+from wakehub.inbox.rows import Event, Row
 from wakehub.inbox.store import Inbox
-from wakehub.limits import OVERDUE_SECONDS
+from wakehub.limits import FAILURES_BEFORE_PASSED, OVERDUE_SECONDS
 
 _TRIES: Final = ("claimed", "attempt_failed")
 State = Literal["listening", "left", "died", "never"]
@@ -51,6 +51,25 @@ def presence(leases: Leases, name: str, now: Now) -> Presence:
     return Presence(name, listener, None if listener is not None else leases.last_holder(name, now))
 
 
+def is_left_alone(event: Event) -> bool:
+    """Whether a listener said by `event` that it does not even try, since the agent is not there (`Inbox.leave`)."""
+    return event.kind == "attempt_failed" and event.retry_ms is None
+
+
+def stuck(inbox: Inbox, row: Row, found: Presence) -> Event | None:
+    """The event that says why the listener that is there does not get rid of `row`, which is open; else None.
+
+    That is when its agent is not there, or when it was tried several times in vain.
+    """
+    if found.listener is None:
+        return None
+    since_ms = found.listener.since_ms
+    failed = [each for each in inbox.events(row.id) if each.kind == "attempt_failed" and each.at_ms >= since_ms]
+    if not failed or not (is_left_alone(failed[-1]) or len(failed) >= FAILURES_BEFORE_PASSED):
+        return None
+    return failed[-1]
+
+
 def left_since(inbox: Inbox, row: Row, found: Presence, now: Now) -> int | None:
     """Since when (milliseconds since the epoch) the listener that is there leaves `row`, which is open; else None.
 
@@ -64,7 +83,11 @@ def left_since(inbox: Inbox, row: Row, found: Presence, now: Now) -> int | None:
     since_ms = max(row.stored_ms, listener.since_ms)
     if row.recipient in listener.names:
         return since_ms
-    tries = [each for each in inbox.events(row.id) if each.kind in _TRIES and each.at_ms >= listener.since_ms]
+    tries = [
+        each
+        for each in inbox.events(row.id)
+        if each.kind in _TRIES and each.at_ms >= listener.since_ms and not is_left_alone(each)
+    ]
     if not tries:
         return None
     is_given_up = tries[-1].kind == "attempt_failed" and now.ms - tries[-1].at_ms > OVERDUE_SECONDS * 1000

@@ -13,9 +13,9 @@ Rules for a store:
 
 1. Every operation is one transaction: all of it happened and lasts, or none of it and an exception says so. When an
    operation returns, its effect survives a kill -9 of every process and is seen by all of them.
-2. `claim`, `hand_off`, `attempt_failed`, `fail`, `release` do nothing, and say so, unless `token` belongs to a lease
-   that is live at `now` (`tenure.is_live`) and covers the row's recipient. `claim` moreover wants the most specific
-   such lease. The check and the change are one atomic statement.
+2. `claim`, `hand_off`, `attempt_failed`, `leave`, `fail`, `release` do nothing, and say so, unless `token` belongs to a
+   lease that is live at `now` (`tenure.is_live`) and covers the row's recipient. `claim` and `leave` moreover want the
+   most specific such lease. The check and the change are one atomic statement.
 3. An *open* row is one in state `unread` or `claimed`: nobody has provably got it yet. An open row leaves only by
    `hand_off`, `ack`, `fail`, `expire` or `open_box`; no removal of leases or agents touches it.
 4. `rseq` counts the rows of one recipient 1, 2, 3, …; nothing that a caller may show depends on rows of others.
@@ -233,6 +233,16 @@ class Inbox(Protocol):
 
         `busy`: the agent had no time, which is no failure and does not let later rows pass. `in_doubt`: it may have
         seen the message nevertheless, so `redelivery` grows. False: nothing was changed.
+        """
+        ...
+
+    def leave(
+        self, recipient: str, token: bytes, reason: str, now: Now, *, senders: Collection[str] | None = None
+    ) -> list[str]:
+        """Enter why the holder of `token`, to whom they go, leaves the unread rows of `recipient` as they are.
+
+        An `attempt_failed` event without a next try, for each row for which that lease did not give this reason last.
+        No attempt is counted. Returns the ids of up to 256 rows that got one, oldest first.
         """
         ...
 

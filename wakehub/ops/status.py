@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from wakehub.client.presence import Presence, left_since, presence
+from wakehub.client.presence import Presence, left_since, presence, stuck
 from wakehub.config import Config
 from wakehub.errors import Exit, Unsafe
 from wakehub.identity.addresses import is_reserved
@@ -21,6 +21,7 @@ from wakehub.identity.registry import Agent, Registry
 from wakehub.inbox.clock import Now
 from wakehub.inbox.leases import Lease
 from wakehub.inbox.refusals import NoRecord
+from wakehub.inbox.rows import Event
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Activity, BoxCount, Inbox
 from wakehub.inbox.tenure import is_namespace
@@ -63,7 +64,7 @@ class Box:
     """One name: how it is enrolled, who is there for it, what waits, since when, and how its rows were taken.
 
     `name` may be a namespace that somebody holds. `waiting_ms` is since when the listener that is there leaves the
-    oldest row (`left_since`; milliseconds since the epoch).
+    oldest row (`left_since`; milliseconds since the epoch), `stuck` why it does (`presence.stuck`).
     """
 
     name: str
@@ -72,6 +73,7 @@ class Box:
     waiting: BoxCount | None
     waiting_ms: int | None
     activity: Activity
+    stuck: Event | None = None
 
     @property
     def unread(self) -> int:
@@ -100,6 +102,7 @@ class Box:
             "last_handed_off_ms": self.activity.handed_off_ms,
             "woken_by": dict(self.activity.woken_by),
             "trouble": self.trouble(now),
+            "stuck": {"id": self.stuck.id, "reason": self.stuck.detail} if self.stuck else None,
         }
 
 
@@ -222,10 +225,10 @@ def ago(now: Now, ms: int) -> str:
 
 def _box(inbox: Inbox, name: str, how: str, waiting: BoxCount | None, activity: Activity | None, now: Now) -> Box:
     there = presence(inbox.leases, name, now)
-    waiting_ms = None
+    waiting_ms, why = None, None
     if waiting is not None and (oldest := inbox.unread(name, limit=1)):
-        waiting_ms = left_since(inbox, oldest[0], there, now)
-    return Box(name, how, there, waiting, waiting_ms, activity or Activity(name, None, None, {}))
+        waiting_ms, why = left_since(inbox, oldest[0], there, now), stuck(inbox, oldest[0], there)
+    return Box(name, how, there, waiting, waiting_ms, activity or Activity(name, None, None, {}), why)
 
 
 def _unheard(name: str, registry: Registry) -> Box:
@@ -288,7 +291,8 @@ def _presence_words(found: Presence, now: Now) -> Iterable[str]:
 def _waiting_words(box: Box, now: Now) -> Iterable[str]:
     if box.waiting is None:
         return ["nothing unread"]
-    return [f"{box.unread} unread, the oldest {ago(now, box.waiting.oldest_ms)} old"]
+    why = f": {box.stuck.detail}" if box.stuck else ""
+    return [f"{box.unread} unread, the oldest {ago(now, box.waiting.oldest_ms)} old{why}"]
 
 
 def _activity_words(box: Box, now: Now) -> Iterable[str]:

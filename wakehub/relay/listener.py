@@ -11,11 +11,13 @@ ends the loop (a signal, a name that was lost, revoked or closed, a reader or pa
 hand back.
 
 Where agents are apart (`Backend.is_apart`) each that is there has a lane: its rows are handed off one at a time beside
-those of the others. Rows of an agent that is not there are not even claimed; that it comes rings as a wake does.
+those of the others. Rows of an agent that is not there are not even claimed, the record only says why; that it comes
+rings as a wake does.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -280,6 +282,13 @@ class Listener:
         while (header := await self._next(self._reachable)) is not None:
             self._lanes.add(header.recipient)
             lanes.start_soon(self._lane, header.recipient, reason)
+        with suppress(RecordBusy, NotStored):  # at the next look
+            self._leave_absent()
+
+    def _leave_absent(self) -> None:
+        for box in self._inbox.boxes_with_unread():
+            if any(covers(name, box.name) for name in self._task.names) and not self._backend.exists(box.name):
+                self._settlement.leave(box.name, self._backend.absence(box.name), self._senders)
 
     def _reachable(self) -> Sequence[str]:
         """The recipients whose agent is there and has no lane yet."""

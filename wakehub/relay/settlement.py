@@ -5,6 +5,7 @@ rules of a row: `inbox.store`). Everything shows the token of the lease under wh
 """
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 import trio
@@ -15,7 +16,7 @@ from wakehub.inbox.clock import Now
 from wakehub.inbox.refusals import NotStored, RecordBusy, RecordReplaced
 from wakehub.inbox.rows import Row
 from wakehub.inbox.store import Inbox
-from wakehub.limits import LEASE_RECHECK_SECONDS, ROW_RETRY_CAP_SECONDS
+from wakehub.limits import FAILURES_BEFORE_PASSED, LEASE_RECHECK_SECONDS, ROW_RETRY_CAP_SECONDS
 from wakehub.relay.backends import HandedOff, Never, NotNow, Outcome
 from wakehub.relay.notices import tell
 from wakehub.visible import visible
@@ -25,7 +26,7 @@ _NUMBER: Final = re.compile(r"\d+")
 
 class Settlement:
     """Enters outcomes under the lease `token`, and counts those that were `handed_off` and those that were `refused`
-    for good. `is_patient`: an agent that is busy is no trouble, since there is time."""
+    for good. `is_patient`: that an agent is busy is no trouble at first, since there is time."""
 
     def __init__(self, inbox: Inbox, token: bytes, *, is_patient: bool) -> None:
         self.handed_off = 0
@@ -44,6 +45,11 @@ class Settlement:
                 await pause(error)
             else:
                 return
+
+    def leave(self, recipient: str, reason: str, senders: Collection[str] | None) -> None:
+        """Enter, and say, why the rows of an agent that is not there stay as they are."""
+        for row_id in self._inbox.leave(recipient, self._token, reason, Now.read(), senders=senders):
+            self._say(recipient, row_id, reason)
 
     def abandon(self, row: Row, *, in_doubt: bool) -> None:
         """Put back a row whose handing over was broken off; `in_doubt`: it may have been seen."""
@@ -80,12 +86,17 @@ class Settlement:
                 tell(f"{row.id} can never be handed off: {visible(why)}")
 
     def _say_stuck(self, row: Row, outcome: NotNow) -> None:
-        """Say why a row stays, once until there is another reason."""
-        trouble = _NUMBER.sub("", outcome.reason)
-        if trouble == self._stuck.get(row.recipient) or (outcome.busy and self._is_patient):
+        """Say why a row stays; that an agent is busy is trouble only once it was so several times."""
+        if outcome.busy and self._is_patient and row.attempts + 1 < FAILURES_BEFORE_PASSED:
             return
-        self._stuck[row.recipient] = trouble
-        tell(f"{row.id} stays unread: {visible(outcome.reason)}")
+        self._say(row.recipient, row.id, outcome.reason)
+
+    def _say(self, recipient: str, row_id: str, reason: str) -> None:
+        """Once until there is another reason."""
+        trouble = _NUMBER.sub("", reason)
+        if trouble != self._stuck.get(recipient):
+            self._stuck[recipient] = trouble
+            tell(f"{row_id} stays unread: {visible(reason)}")
 
 
 async def pause(error: WakehubError) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 from wakehub.inbox.clock import Now
 from wakehub.inbox.rows import Header, Row
 from wakehub.inbox.sqlite.leases import COVERS, LIVE, moment
-from wakehub.inbox.sqlite.rows import HEADER, IN_TIME, OPEN, ROW, UNCLAIMED, SqliteRows, picked_senders
+from wakehub.inbox.sqlite.rows import HEADER, IN_TIME, OPEN, ROW, UNCLAIMED, SqliteRows, note, picked_senders
 from wakehub.inbox.store import Ack
 from wakehub.inbox.tenure import is_namespace
 from wakehub.limits import (
@@ -14,6 +14,7 @@ from wakehub.limits import (
     CLAIM_GRACE_SECONDS,
     FAILURES_BEFORE_PASSED,
     ROW_RETRY_CAP_SECONDS,
+    SWEEP_ROWS,
 )
 
 _HOLDER: Final = f"(SELECT lease.token FROM lease WHERE {COVERS} AND {LIVE} ORDER BY length(lease.name) DESC LIMIT 1)"
@@ -37,6 +38,11 @@ _HEAD: Final = f"""SELECT {HEADER} FROM message INDEXED BY message_open
 _DUE: Final = f"""SELECT min(CASE state WHEN 'claimed' THEN claim_void_ms ELSE retry_ms END)
     FROM message INDEXED BY message_open WHERE recipient = :recipient AND {OPEN}
     AND CASE state WHEN 'claimed' THEN claim_void_ms ELSE retry_ms END > :now_ms"""
+_LEFT: Final = f"""SELECT id, seq FROM message INDEXED BY message_open
+    WHERE recipient = :recipient AND {UNCLAIMED} AND {IN_TIME} AND {{picked}} AND :reason IS NOT (
+        SELECT detail FROM event WHERE event.message = message.seq AND kind = 'attempt_failed'
+        AND at_ms >= (SELECT since_ms FROM lease WHERE token = :token LIMIT 1) ORDER BY event.seq DESC LIMIT 1)
+    ORDER BY rseq LIMIT :limit"""
 _NEXT_BOX: Final = f"""SELECT recipient FROM message INDEXED BY message_open
     WHERE recipient > :after AND recipient < :end AND {OPEN} ORDER BY recipient LIMIT 1"""
 
@@ -128,6 +134,29 @@ class HandingOff(SqliteRows):
                 by, _ = self._listener(recipient, token)
                 self._event(seq, "attempt_failed", now, by=by, detail=reason, retry_ms=retry_ms)
             return bool(done)
+
+    def leave(
+        self, recipient: str, token: bytes, reason: str, now: Now, *, senders: Collection[str] | None = None
+    ) -> list[str]:
+        picked, parameters = picked_senders(senders)
+        parameters |= moment(now) | {
+            "recipient": recipient,
+            "token": token,
+            "reason": note(reason),
+            "limit": SWEEP_ROWS,
+        }
+        left = _LEFT.format(picked=picked)
+        with self._db.reading():  # most often there is nothing to enter, and no need for a lock
+            if not self._goes_to(recipient, token, now) or not self._db.execute(left, parameters):
+                return []
+        with self._db.transaction():
+            if not self._goes_to(recipient, token, now):
+                return []
+            rows = self._db.execute(left, parameters)
+            by, _ = self._listener(recipient, token)
+            for _, seq in rows:
+                self._event(seq, "attempt_failed", now, by=by, detail=reason)
+            return [id for id, _ in rows]
 
     def fail(self, id: str, token: bytes, code: int, reason: str, now: Now) -> bool:
         with self._db.transaction():

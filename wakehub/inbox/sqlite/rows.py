@@ -51,7 +51,7 @@ class SqliteRows:
         self._db.execute(
             """INSERT INTO event (message, kind, at_ms, by, proof, code, detail, retry_ms, woken_by)
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (seq, kind, now.ms, by, proof, code, _note(detail), retry_ms, woken_by),
+            (seq, kind, now.ms, by, proof, code, note(detail), retry_ms, woken_by),
         )
 
     def _count_activity(self, recipient: str, kind: EventKind, now: Now, woken_by: str = "") -> None:
@@ -92,6 +92,6 @@ def picked_senders(senders: Collection[str] | None) -> tuple[str, dict[str, obje
     return f"message.sender IN ({', '.join(f':{name}' for name in names) or 'NULL'})", dict(names)
 
 
-def _note(text: str) -> str:
+def note(text: str) -> str:
     """A reason as it is kept in an event: at most 512 bytes, since it may come from a program's output."""
     return text.encode(errors="backslashreplace")[:MAX_NOTE_BYTES].decode(errors="ignore")

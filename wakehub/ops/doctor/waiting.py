@@ -17,7 +17,7 @@ def overdue(case: Case) -> Line:
     late = [box for box in case.boxes if box.trouble(case.now) == "overdue"]
     if not late:
         well = f"no message waits {OVERDUE_SECONDS // 60} min for a listener that is there"
-        return _held_back() or Line("overdue", "ok", well)
+        return _held_back() or _stuck(case) or Line("overdue", "ok", well)
     box = late[0]
     pid = box.presence.listener.process.pid if box.presence.listener else 0
     since = ago(case.now, box.waiting_ms or 0)
@@ -28,6 +28,16 @@ def overdue(case: Case) -> Line:
         _and_more(detail, late),
         f"see whether pid {pid} or its reader hangs: kill {pid}, then: {_listen(box)}",
     )
+
+
+def _stuck(case: Case) -> Line | None:
+    """A row that a listener tries in vain, or keeps for an agent that is not there; None when there is none."""
+    found = [(box, box.stuck) for box in case.boxes if box.stuck is not None]
+    if not found:
+        return None
+    box, why = found[0]
+    detail = _and_more(f"{box.unread} unread for {box.name}: {why.detail}", [box for box, _ in found])
+    return Line("overdue", "warning", detail, f"wakehub why {why.id}")
 
 
 def _held_back() -> Line | None:

@@ -6,7 +6,7 @@ That is told from the row's state, who is there for its recipient, and what stan
 from collections.abc import Sequence
 from typing import Final
 
-from wakehub.client.presence import Presence, left_since
+from wakehub.client.presence import Presence, is_left_alone, left_since, stuck
 from wakehub.errors import ErrorCode
 from wakehub.identity.registry import Registry
 from wakehub.inbox.clock import Now
@@ -72,10 +72,12 @@ class NextStep:
         """The row is due and somebody is there."""
         listener = self._there.listener
         assert listener is not None
+        if (why := stuck(self._inbox, self._row, self._there)) is not None and is_left_alone(why):
+            return self._awaited(why.detail)
         waited_ms = self._now.ms - max(self._row.stored_ms, listener.since_ms)
         if waited_ms > OVERDUE_SECONDS * 1000:
             if left_since(self._inbox, self._row, self._there, self._now) is None:
-                return f"{self._listener()} hands it over once the agent of {self._row.recipient} is there; start that"
+                return self._awaited(f"the agent of {self._row.recipient} is not there")
             return (
                 f"{self._listener()} should have taken it long ago; see whether it or its reader hangs, and restart it"
             )
@@ -86,6 +88,9 @@ class NextStep:
                 f"{self._listener()} was woken; it takes it now, or when it looks next, within {MAX_BACKSTOP_SECONDS} s"
             )
         return f"{self._listener()} {self._unwoken()}; it looks at least every {MAX_BACKSTOP_SECONDS} s"
+
+    def _awaited(self, why: str) -> str:
+        return f"{self._listener()} hands it over as soon as it can: {why}"
 
     def _unwoken(self) -> str:
         match self._row.hint_code:

@@ -91,6 +91,10 @@ class Backend(Protocol):
         """Whether there is somewhere to deliver messages for the address `agent` to, as of the last look."""
         return True
 
+    def absence(self, agent: str) -> str:
+        """Why `exists` says no, in words."""
+        return "its agent is not there"
+
     def list_agents(self) -> Collection[Hashable]:
         """Who is there, as of the last `check`; one that was not there before is a reason to look for its rows."""
         return ()

@@ -84,6 +84,9 @@ class Sessions(Backend):
         there = self._scan() if self._there is None else self._there
         return bool(self._router.candidates(agent, there))
 
+    def absence(self, agent: str) -> str:
+        return self._router.absence(agent)
+
     def list_agents(self) -> Collection[Hashable]:
         return {(session.pid, session.started, session.name, session.socket) for session in self._there or ()}
 
@@ -101,7 +104,7 @@ class Sessions(Backend):
             return self._handed_off(message.row.id)
         found = self._router.candidates(message.row.recipient, self._scan())
         if not found:
-            return NotNow("no session of that name is running", busy=True)
+            return NotNow(self.absence(message.row.recipient), busy=True)
         if len(found) > 1:
             pids = ", ".join(str(session.pid) for session in found)
             return NotNow(f"several sessions have that name: pid {pids}; rename all but one", busy=True)

@@ -79,6 +79,17 @@ class Router:
         exact = [session for session in sessions if session.name == address]
         return exact or [session for session in sessions if name_from_directory(session.name) == address]
 
+    def absence(self, agent: str) -> str:
+        """Why there are no `candidates` for the address `agent`, in words."""
+        address = after_workspace(agent)
+        if self._to.agents is not None and address not in self._to.agents:
+            return f"--opt agents= leaves {address} out"
+        if self._own is not None and self._to.session is None:
+            return "the session for which this listener was started is not running"
+        if address == SHARED and self._to.session is None:
+            return "no interactive session is running"
+        return f"no session called {self._to.session or address} is running"
+
     def _shared(self, agent: str, sessions: Collection[Session]) -> Session | None:
         bond = self._claimed(agent)
         claimed = bond.find(sessions) if bond is not None else None
