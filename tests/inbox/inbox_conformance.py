@@ -671,6 +671,27 @@ class InboxConformance:
         assert stuck is not None
         assert (stuck.attempts, stuck.failures, stuck.is_out_of_order) == (3, 3, True)
 
+    def test_what_failed_is_in_order_until_a_later_row_of_its_sender_passed(self, inbox: Inbox) -> None:
+        put(inbox, "bob", "alice", b"stuck")
+        lease = listen(inbox, "alice")
+        for attempt in range(3):
+            row = take(inbox, lease, at(attempt * 10))
+            assert row is not None
+            assert inbox.attempt_failed(row.id, lease.token, "exit 1", at(attempt * 10 + 10).ms, at(attempt * 10))
+
+        def is_marked() -> bool:
+            (stuck,) = [row for row in inbox.unread("alice", now=at(25)) if row.body == b"stuck"]
+            return stuck.is_out_of_order
+
+        assert not is_marked()
+        put(inbox, "carol", "alice", b"of another")
+        assert drain(inbox, lease, at(25)) == [b"of another"]
+        later = put(inbox, "bob", "alice", b"later")
+        assert not is_marked()
+        assert inbox.claim(later.id, lease.token, at(25)) is not None
+        assert inbox.hand_off(later.id, lease.token, "flushed", at(25))
+        assert is_marked()
+
     def test_why_rows_are_left_is_entered_once_for_each_reason_and_lease(self, inbox: Inbox) -> None:
         rows = [put(inbox, sender, "acme/bob") for sender in ("alice", "carol")]
         lease = listen(inbox, "acme/")

@@ -38,7 +38,7 @@ def test_an_agent_block_from_outside_with_every_mark() -> None:
         re="m_11111111111111111111111111",
         class_="fyi",
         redelivery=2,
-        failures=3,
+        is_out_of_order=True,
         verified="at_the_time",
         after_s=3 * 3600,
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from wakehub.limits import DEFAULT_TTL_SECONDS, FAILURES_BEFORE_PASSED
+from wakehub.limits import DEFAULT_TTL_SECONDS
 
 TEXT: Final = "text/plain; charset=utf-8"
 BYTES: Final = "application/octet-stream"
@@ -105,6 +105,7 @@ class Header:
     milliseconds since the epoch. `size` and `digest` (SHA-256, 32 bytes) are the body's. `signed_hops` is what the
     signature covers. `attempts` counts hand-offs that did not succeed, `failures` those of them that were not just
     "busy"; before `retry_ms` it is not tried again. `redelivery` counts the times it may have been seen already.
+    `is_out_of_order`: it failed so often that a later row of its sender was handed off before it.
     """
 
     seq: int
@@ -137,16 +138,12 @@ class Header:
     hint_code: int | None
     done_ms: int | None
     attachments: tuple[Attachment, ...] = ()
+    is_out_of_order: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether nobody has provably got it yet and it may still be handed off."""
         return self.state in ("unread", "claimed")
-
-    @property
-    def is_out_of_order(self) -> bool:
-        """Whether it failed so often that later rows of its sender may have passed it."""
-        return self.failures >= FAILURES_BEFORE_PASSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,11 @@ from wakehub.inbox.clock import Now
 from wakehub.inbox.database import Database, Params
 from wakehub.inbox.rows import Attachment, EventKind, Header, Row
 from wakehub.inbox.sqlite.leases import COVERS, LIVE, SqliteLeases
-from wakehub.limits import CLOCK_DRIFT_SECONDS, MAX_NOTE_BYTES
+from wakehub.limits import CLOCK_DRIFT_SECONDS, FAILURES_BEFORE_PASSED, MAX_NOTE_BYTES
 
 COLUMN_OF: Final = {"group": "group_id", "class_": "class"}
-_FIELDS: Final = tuple(name for name in Header.__dataclass_fields__ if name != "attachments")
+_LOOKED_UP: Final = ("attachments", "is_out_of_order")
+_FIELDS: Final = tuple(name for name in Header.__dataclass_fields__ if name not in _LOOKED_UP)
 HEADER: Final = ", ".join(f"message.{COLUMN_OF.get(name, name)}" for name in (*_FIELDS, "attachments"))
 ROW: Final = f"{HEADER}, message.body"
 
@@ -81,7 +82,20 @@ class SqliteRows:
         fields = dict(zip(_FIELDS, values[:-1], strict=True))
         query = "SELECT name, size, digest FROM attachment WHERE message = ? ORDER BY position"
         found = self._db.execute(query, (fields["seq"],)) if values[-1] else []
-        return fields | {"attachments": tuple(Attachment(*attachment) for attachment in found)}
+        return fields | {
+            "attachments": tuple(Attachment(*attachment) for attachment in found),
+            "is_out_of_order": fields["failures"] >= FAILURES_BEFORE_PASSED and self._was_passed(fields),
+        }
+
+    def _was_passed(self, fields: dict[str, Any]) -> bool:
+        return bool(
+            self._db.execute(
+                """SELECT 1 FROM message INDEXED BY message_pair WHERE sender = :sender AND recipient = :recipient
+                   AND stored_ms >= :stored_ms AND rseq > :rseq AND state = 'handed_off'
+                   AND done_ms <= coalesce(:done_ms, done_ms) LIMIT 1""",
+                fields,
+            )
+        )
 
 
 def picked_senders(senders: Collection[str] | None) -> tuple[str, dict[str, object]]:
