@@ -8,6 +8,7 @@ import pytest
 from daemon_process import started
 
 import wakehub
+from wakehub.client.presence import presence
 from wakehub.errors import Held
 from wakehub.inbox.clock import Now
 
@@ -21,6 +22,30 @@ try:
 except KeyboardInterrupt:
     messages.close()
     print("interrupted", flush=True)
+"""
+
+STILL_REFERRED_TO = """
+import wakehub
+messages = wakehub.listen("alice")
+next(messages).ack()
+print("acknowledged", flush=True)
+"""
+FORKED = """
+import os, sys, wakehub
+messages = wakehub.listen("alice")
+next(messages).ack()
+if (child := os.fork()) == 0:
+    sys.exit(0)
+print(os.waitpid(child, 0)[1], flush=True)
+sys.stdin.read()
+"""
+STOPPED_BY_A_SIGNAL = """
+import signal, sys, wakehub
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+messages = wakehub.listen("alice")
+for message in messages:
+    message.ack()
+    print("acknowledged", flush=True)
 """
 
 
@@ -86,3 +111,33 @@ def test_interrupted_from_the_keyboard_while_it_waits(record):
         assert process.stdout.readline() == "interrupted\n"
         assert process.wait() == 0
     assert record.leases.holder("alice", Now.read()) is None
+
+
+def test_the_end_of_the_interpreter_frees_the_name(record):
+    post("hello")
+    with started([sys.executable, "-P", "-c", STILL_REFERRED_TO], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "acknowledged\n"
+        assert process.wait() == 0
+    assert presence(record.leases, "alice", Now.read()).state == "left"
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_that_the_program_turns_into_an_exit_frees_the_name(record, signals):
+    """A second one comes while the first makes it stop."""
+    post("hello")
+    with started([sys.executable, "-P", "-c", STOPPED_BY_A_SIGNAL], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "acknowledged\n"
+        for _ in range(signals):
+            process.terminate()
+        assert process.wait() == 7
+    assert presence(record.leases, "alice", Now.read()).state == "left"
+
+
+def test_the_end_of_a_child_leaves_the_name_to_its_parent(record):
+    post("hello")
+    words = [sys.executable, "-P", "-c", FORKED]
+    with started(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "0\n"
+        assert presence(record.leases, "alice", Now.read()).state == "listening"
+        process.stdin.close()
+        assert process.wait() == 0

@@ -9,10 +9,12 @@ import pytest
 
 import wakehub
 from wakehub.api import Message
+from wakehub.client.presence import presence
+from wakehub.inbox.clock import Now
 
 GUIDE = (resources.files("wakehub.guide") / "python.md").read_text("utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-WAITING, BLOCKING, SENDING, ANSWERING, LOOKING = range(5)
+WAITING, BLOCKING, STOPPING, SENDING, ANSWERING, LOOKING = range(6)
 
 
 @pytest.fixture
@@ -33,15 +35,24 @@ def example(instance):
 
 
 def test_there_are_as_many_as_are_run_here():
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
 
 
-@pytest.mark.parametrize("number", [WAITING, BLOCKING])
+@pytest.mark.parametrize("number", [WAITING, BLOCKING, STOPPING])
 def test_waiting(example, number):
     wakehub.send("alice", "the tests pass", sender="bob")
     wakehub.send("alice", "both of them", sender="bob")
     process = example(number)
     assert [process.stdout.readline() for _ in range(2)] == ["bob the tests pass\n", "bob both of them\n"]
+
+
+def test_stopping(example, record):
+    wakehub.send("alice", "the tests pass", sender="bob")
+    process = example(STOPPING)
+    assert process.stdout.readline() == "bob the tests pass\n"
+    process.terminate()
+    assert process.wait() == 0
+    assert presence(record.leases, "alice", Now.read()).state == "left"
 
 
 def test_sending_and_looking(example):

@@ -1,6 +1,8 @@
 """Waiting for messages in a program without Trio: `subscribe` in a thread of its own, which renews the lease and holds
-the hub session while the program works on a message. The thread ends with the iteration, or with the process."""
+the hub session while the program works on a message. The thread ends with the iteration, or with the interpreter, and
+the names are free then. No signal is handled here, that is the program's to do."""
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -25,9 +27,17 @@ class _Subscription:
         self._scope = trio.CancelScope()
         self._messages: Messages
         tokens: SimpleQueue[trio.lowlevel.TrioToken] = SimpleQueue()
-        self._thread = threading.Thread(target=trio.run, args=(self._run, tokens.put), name="wakehub", daemon=True)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(tokens.put,), name="wakehub", daemon=True)
         self._thread.start()
         self._token = tokens.get()
+        atexit.register(self.stop)  # a generator that is still referred to is closed too late, or never
+
+    def _work(self, tell_token: Callable[[trio.lowlevel.TrioToken], None]) -> None:
+        try:
+            trio.run(self._run, tell_token)
+        finally:
+            self._is_over.set()
 
     async def _run(self, tell_token: Callable[[trio.lowlevel.TrioToken], None]) -> None:
         tell_token(trio.lowlevel.current_trio_token())
@@ -61,8 +71,17 @@ class _Subscription:
             raise message.hand.lost() from None
 
     def stop(self) -> None:
+        try:
+            self._end_thread()
+        finally:
+            self._end_thread()  # a second signal may have cut the first short, and the names would stay taken
+            atexit.unregister(self.stop)
+
+    def _end_thread(self) -> None:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._scope.cancel)
+        if self._thread.is_alive():  # a fork's child has none
+            self._is_over.wait()  # a join that a signal cuts short takes the thread for ended (Python < 3.13)
         self._thread.join()
 
 
@@ -83,7 +102,8 @@ def listen(
             message.ack()
 
     The names are taken with the first step and free again when the iteration ends: by `break`, by an error, by
-    ``close()``. A message that was not acknowledged before the next step comes again, marked as a redelivery.
+    ``close()``, by the end of the interpreter; but not by a signal that the program does not handle. A message that was
+    not acknowledged before the next step comes again, marked as a redelivery.
     """
     subscription = _Subscription(
         *names,
