@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -279,9 +280,10 @@ def appendable(path: Path, *, wait: bool = True) -> Iterator[int]:
                 why=why(error),
                 remedy="run this outside the sandbox that forbids it, or mend its mode",
             ) from error
-        raise CannotCreate(
-            f"cannot open {visible(str(path))} for writing", why=why(error), remedy="mend the mode of its directory"
-        ) from error
+        remedy = "mend the mode of its directory"
+        if isinstance(error, FileNotFoundError):
+            remedy = f"its directory is not there: mkdir -p {shlex.quote(visible(str(path.parent)))}"
+        raise CannotCreate(f"cannot open {visible(str(path))} for writing", why=why(error), remedy=remedy) from error
     try:
         checked(fd, path)
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

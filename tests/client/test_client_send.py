@@ -477,6 +477,54 @@ def test_a_row_that_ends_otherwise_ends_the_waiting(world: World) -> None:
     assert world.told[-1].detail == f"next: wakehub why {sent.row_ids[0]}"
 
 
+def test_what_kept_it_is_said_when_time_is_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease, real = world.hold("alice"), SqliteInbox.events
+
+    def events(inbox: SqliteInbox, row_id: str) -> list[Event]:
+        now = Now.read()
+        if inbox.claim(row_id, lease.token, now):
+            inbox.attempt_failed(row_id, lease.token, "exit status 3", now.ms + 60_000, now)
+        return real(inbox, row_id)
+
+    monkeypatch.setattr(SqliteInbox, "events", events)
+    sent = world.send(wait="handed-off", timeout_s=0.2)
+    assert sent.exit is Exit.NOT_REACHED
+    assert world.notes()[-2] == "handed-off was not reached within 0.2 s; the last reason: exit status 3"
+
+
+@pytest.mark.parametrize("reason", ["", "exit status 3"])
+def test_a_row_that_expired_says_why(world: World, reason: str) -> None:
+    lease = world.hold("alice")
+
+    def end_it() -> None:
+        row_id, now = until_stored(world), Now.read()
+        if reason:
+            world.inbox.claim(row_id, lease.token, now)
+            world.inbox.attempt_failed(row_id, lease.token, reason, now.ms, now)
+        world.inbox.expire(now.later(86_400_000))
+
+    taking = in_the_background(end_it)
+    assert world.send(wait="handed-off", timeout_s=20).exit is Exit.NOT_REACHED
+    taking.join()
+    (expired,) = [receipt for receipt in world.told if receipt.state is State.EXPIRED]
+    assert expired.detail == (reason or "nobody took it in time")
+
+
+def test_a_name_that_is_closed_ends_the_waiting(world: World) -> None:
+    world.enroll("alice")
+
+    def close() -> None:
+        until_stored(world)
+        enrolment.close(world.config.paths, "alice", time.time())
+
+    closing = in_the_background(close)
+    sent = world.send(wait="handed-off", timeout_s=600)
+    closing.join()
+    assert sent.exit is Exit.NOT_REACHED
+    assert world.notes()[-2].startswith("handed-off is not reached: alice was closed on ")
+    assert world.notes()[-1] == f"next: wakehub why {sent.row_ids[0]}"
+
+
 def test_a_broadcast_waits_for_all(world: World) -> None:
     world.enroll("acme/a", "acme/b")
     lease = world.hold("acme/a")

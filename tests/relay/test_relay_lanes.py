@@ -324,6 +324,9 @@ def test_a_relay_says_what_it_needs(world: World) -> None:
     status, said = ended(world.start("relay", "--namespace", "acme/"))
     assert status == 2
     assert "--backend claude, or --exec CMD" in said
+    status, said = ended(world.start("relay", "--namespace", "acme/", "--backend", "nope"))
+    assert status == 2
+    assert "one of file, claude, or --exec" in said
     status, said = ended(world.start("relay", "--backend", "claude"))
     assert status == 2
     assert "--namespace" in said

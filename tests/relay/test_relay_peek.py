@@ -14,6 +14,7 @@ from daemon_process import PATIENCE_S
 from relay_world import World, ended, read_block, stopped
 
 from wakehub.errors import Exit
+from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
 from wakehub.inbox.rows import Row
 from wakehub.relay.backends.stdout import Output
@@ -136,3 +137,16 @@ async def test_a_row_that_comes_behind_the_look_is_shown(
         assert await peek.run(Endings(trio.sleep_forever, trio.sleep_forever)) is Exit.DONE
     assert b"| late" in (tmp_path / "out").read_bytes()
     assert trio.current_time() < 600, "it is not found by the last look of all"
+
+
+def test_what_waits_under_a_name_that_was_closed_is_shown_and_that_is_said(world: World) -> None:
+    world.agent("alice")
+    (row_id,) = world.store("left")
+    enrolment.close(world.config.paths, "alice", Now.read().ms / 1000)
+    peek = world.listen("--as", "alice", "--once", "--no-ack", "--format", "line")
+    status, said = ended(peek)
+    assert status == 0
+    assert peek.stdout is not None
+    assert row_id.encode() in peek.stdout.read()
+    assert "alice was closed on " in said
+    assert "nobody takes its messages" in said

@@ -78,11 +78,11 @@ def add_backend_flags(parser: Parser) -> None:
     )
 
 
-def destination(args: argparse.Namespace) -> "To | None":
-    """Where the flags send messages, None for standard output; `WakehubError` (2) for what cannot be used."""
+def destination(args: argparse.Namespace, *, elsewhere: bool = False) -> "To | None":
+    """Where the flags send messages, as `choice.parse`; raises `WakehubError` (2) for what cannot be used."""
     from wakehub.relay.backends import choice
 
-    return choice.parse(args.backend, args.options, args.hook)
+    return choice.parse(args.backend, args.options, args.hook, elsewhere=elsewhere)
 
 
 def run_relay(args: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def run_relay(args: argparse.Namespace) -> int:
     from wakehub.relay.backends.choice import NAMES, Unusable
     from wakehub.relay.options import ListenOptions
 
-    to = destination(args)
+    to = destination(args, elsewhere=True)
     if to is None:
         raise Unusable(
             "a relay needs to know where messages go",

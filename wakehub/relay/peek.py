@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from wakehub.client.home import ended
 from wakehub.errors import Exit, WakehubError
 from wakehub.identity.addresses import check_address
 from wakehub.inbox.clock import Now
@@ -45,6 +46,9 @@ class Peek:
 
         Raises the error that ended it, if one did, and `KeyboardInterrupt` when it was to end with something seen.
         """
+        for agent in filter(None, map(self._keyring.agent, self._names)):
+            if agent.key is None:  # its mail may be looked at, although nobody takes it any more
+                tell(f"{ended(agent).what}; nobody takes its messages")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._heed, ends.signalled, nursery, None)
             if self._output.dies_with_parent:

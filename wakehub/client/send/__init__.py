@@ -66,7 +66,8 @@ def send(
             return _sent(own.name, spooled, request, receipts, Exit.SPOOLED)
         tell_stored(request, rows, inbox, receipts)
         hint(config, request, rows, inbox, receipts, environ)
-        reached = request.wait is None or Wait(request.wait, rows, inbox, receipts).run(request.timeout_s)
+        wait = Wait(config.paths, request.wait, rows, inbox, receipts) if request.wait else None
+        reached = wait is None or wait.run(request.timeout_s)
     return _sent(own.name, rows, request, receipts, Exit.DONE if reached else Exit.NOT_REACHED)
 
 

@@ -17,7 +17,9 @@ from wakehub.relay.backends import Backend
 from wakehub.relay.options import Format, To, ToClaude, ToFile, ToHook
 from wakehub.visible import visible
 
-NAMES: Final = ("stdout", "file", "claude")
+STDOUT: Final = "stdout"
+NAMES: Final = ("file", "claude")
+"""The backends that take messages elsewhere than to standard output."""
 _FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 
@@ -27,8 +29,13 @@ class Unusable(WakehubError):
     exit = Exit.USAGE
 
 
-def parse(backend: str | None, options: Sequence[str], command: Sequence[str] | None) -> To | None:
-    """Where messages go, from the words of a command line; None: standard output. Raises `Unusable` (2)."""
+def parse(
+    backend: str | None, options: Sequence[str], command: Sequence[str] | None, *, elsewhere: bool = False
+) -> To | None:
+    """Where messages go, from the words of a command line; None: standard output. Raises `Unusable` (2).
+
+    `elsewhere`: standard output is none of the choices, and is not named as one.
+    """
     if command is not None:
         return _hook(backend, options, command)
     values = _pairs(options)
@@ -42,7 +49,8 @@ def parse(backend: str | None, options: Sequence[str], command: Sequence[str] | 
         case "claude":
             _refuse_other(values, ("session", "agents", "exit_after"), backend)
             return _claude(values)
-    raise Unusable(f"there is no backend {visible(backend)}", remedy=f"one of {', '.join(NAMES)}, or --exec")
+    names = NAMES if elsewhere else (STDOUT, *NAMES)
+    raise Unusable(f"there is no backend {visible(backend)}", remedy=f"one of {', '.join(names)}, or --exec")
 
 
 def make(to: To, names: Sequence[str], paths: Paths, inbox: Inbox, environ: Mapping[str, str]) -> Backend:
