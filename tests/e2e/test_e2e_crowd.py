@@ -144,12 +144,12 @@ class Crowd:
 def crowd() -> Iterator[Crowd]:
     with tempfile.TemporaryDirectory(prefix="wh") as name:
         made = Crowd(Path(name))
-        try:
-            with Daemon(made.home, "up") as up:
+        with Daemon(made.home, "up") as up:
+            try:
                 up.says("ready:")
                 yield made
-        finally:
-            made.close()
+            finally:
+                made.close()  # ahead of `up`, which a sender would start again in the background
 
 
 def test_a_crowd_of_which_one_each_is_killed(crowd: Crowd) -> None:
