@@ -38,6 +38,7 @@ from wakehub.locks import Lock
 from wakehub.ops import doctor
 from wakehub.ops.doctor import report
 from wakehub.ops.doctor.report import Diagnosis, Line
+from wakehub.ops.status import survey, words
 from wakehub.paths import choose
 from wakehub.processes import ProcessId, boot_id, pid_namespace, start_time
 
@@ -589,6 +590,23 @@ def test_rows_under_a_namespace_that_is_held(config: Config, inbox: SqliteInbox,
     assert found.mark == ("critical" if in_hand else "ok")
     assert ("acme/ops" in found.detail) == in_hand
     assert line(config, "unheard").mark == "ok"
+
+
+def test_rows_that_a_listener_tries_in_vain_are_not_put_down_to_one_that_hangs(
+    config: Config, inbox: SqliteInbox
+) -> None:
+    put(inbox, "alice", 30)
+    lease = listen(inbox, "alice", 30)
+    (row,) = inbox.unread("alice")
+    for _ in range(3):
+        now = Now.read()
+        assert inbox.claim(row.id, lease.token, now)
+        inbox.attempt_failed(row.id, lease.token, "the hook is busy (exit 75)", now.ms, now, busy=True)
+    found = line(config, "overdue")
+    assert (found.mark, found.remedy) == ("critical", f"wakehub why {row.id}")
+    assert found.detail.endswith("the hook is busy (exit 75)")
+    (name,) = [box for box in survey(config).troubled if box.name == "alice"]
+    assert words(name, Now.read())[0] == f"OVERDUE: pid {os.getpid()} tries in vain; next: wakehub why {row.id}"
 
 
 def test_rows_of_an_agent_that_is_not_there_are_named_with_the_reason(config: Config, inbox: SqliteInbox) -> None:

@@ -100,8 +100,8 @@ def _add_listen(commands: Commands) -> None:
         details=(
             "Each is acknowledged once it is out. It begins with the oldest unread message, sent before it or not.\n"
             "Exit: 0; with --once 3 when nothing was there, also when stopped before (130 from the keyboard), 4 when "
-            "what is there could not be handed off; 74 the reader is gone or the output cannot be written, 75 the "
-            "name is held or was taken, 77 it was revoked or closed."
+            "what is there could not be handed off; 69 the record was removed or replaced, 74 the reader is gone or "
+            "the output cannot be written, 75 the name is held or was taken, 77 it was revoked or closed."
         ),
     )
     listen.add_argument("--as", dest="own_names", action="append", default=[], metavar="NAME", help=AS_HELP)

@@ -267,6 +267,8 @@ def _error(box: Box, now: Now) -> str:
     match box.trouble(now):
         case "overdue":
             pid = box.presence.listener.process.pid if box.presence.listener else 0
+            if box.stuck is not None:
+                return f"OVERDUE: pid {pid} tries in vain; next: wakehub why {box.stuck.id}"
             return f"OVERDUE: pid {pid} takes nothing; see whether it or its reader hangs, and restart it"
         case "dead_listener":
             return f"LISTENER DIED; next: wakehub listen --as {box.name}"

@@ -22,12 +22,10 @@ def overdue(case: Case) -> Line:
     pid = box.presence.listener.process.pid if box.presence.listener else 0
     since = ago(case.now, box.waiting_ms or 0)
     detail = f"{box.unread} unread for {box.name} for {since}, although pid {pid} listens"
-    return Line(
-        "overdue",
-        "critical",
-        _and_more(detail, late),
-        f"see whether pid {pid} or its reader hangs: kill {pid}, then: {_listen(box)}",
-    )
+    remedy = f"see whether pid {pid} or its reader hangs: kill {pid}, then: {_listen(box)}"
+    if box.stuck is not None:
+        detail, remedy = f"{detail}: {box.stuck.detail}", f"wakehub why {box.stuck.id}"
+    return Line("overdue", "critical", _and_more(detail, late), remedy)
 
 
 def _stuck(case: Case) -> Line | None:
