@@ -213,6 +213,7 @@ DEMO_STEP_SECONDS: Final = 9
 ROUND_TRIP_LEG_SECONDS: Final = 5
 ROUND_TRIP_TTL_SECONDS: Final = 60
 OVERDUE_SECONDS: Final = 1_200
+NAME_COLUMN: Final = 24  # in a list, a longer name moves its own line only
 TOP_REFRESH_MS: Final = 200
 TOP_ASK_SECONDS: Final = 5
 LEFTOVER_AFTER_SECONDS: Final = 60

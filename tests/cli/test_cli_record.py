@@ -215,7 +215,7 @@ def test_ack_of_what_is_not_there(wakehub, send, row_id):
     send("alice")
     found = wakehub("ack", row_id)
     assert found.status == Exit.DATA
-    assert "no such message" in found.out
+    assert "no such message; next: see what waits: wakehub inbox" in found.out
     assert "\u202e" not in found.out
 
 

@@ -243,6 +243,17 @@ def test_who_is_enrolled_is_told_before_there_is_a_record(config: Config) -> Non
     assert found.to_json()["names"][0]["unread"] == 0
 
 
+def test_a_long_name_moves_its_own_line_only(config: Config, inbox: Inbox, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 128
+    for name in ("alice", "acme/deploy", long):
+        put(inbox, name)
+    lines = survey(config).to_text().splitlines()
+    assert [line.find("never enrolled") for line in lines if "never enrolled" in line] == [15, 15, 132]
+    assert run(["agents"]) == Exit.DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.find("never enrolled") for line in lines] == [13, 13, 130]
+
+
 def test_a_registry_that_cannot_be_read_is_said_and_the_rest_is_told(config: Config, inbox: Inbox) -> None:
     put(inbox)
     config.paths.audit.write_bytes(b"nonsense\n")

@@ -83,7 +83,7 @@ def _record(config: "Config") -> "Iterator[Inbox | None]":
 def run_agents(args: argparse.Namespace) -> int:
     from wakehub.identity.owner import read_registry
     from wakehub.inbox.clock import Now
-    from wakehub.ops.status import known_names
+    from wakehub.ops.status import column, known_names
 
     config = instance(args)
     registry = read_registry(config.paths)
@@ -97,7 +97,7 @@ def run_agents(args: argparse.Namespace) -> int:
     if args.json:
         output.say_json({"agents": found})
         return Exit.DONE
-    width = max((len(agent["name"]) for agent in found), default=0)
+    width = column(agent["name"] for agent in found)
     for agent in found:
         output.say(f"{visible(agent['name']):<{width}}  {_in_words(agent, now)}")
     if not found:
@@ -267,4 +267,4 @@ def _became(ack: "Ack") -> str:
             by = f"pid {ack.holder.process.pid}" if ack.holder else "another process"
             return f"not acknowledged: {by} listens under that name and alone may take it"
         case "unknown":
-            return "no such message"
+            return "no such message; next: see what waits: wakehub inbox"

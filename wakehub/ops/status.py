@@ -25,7 +25,7 @@ from wakehub.inbox.rows import Event
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Activity, BoxCount, Inbox
 from wakehub.inbox.tenure import is_namespace
-from wakehub.limits import OVERDUE_SECONDS
+from wakehub.limits import NAME_COLUMN, OVERDUE_SECONDS
 from wakehub.locks import live_holder
 from wakehub.ops import health
 from wakehub.ops.health import Health
@@ -136,7 +136,7 @@ class Status:
 
     def to_text(self) -> str:
         """The report for people: a line for each daemon and each name, what is wrong first of each line."""
-        width = max(len("publisher"), *(len(visible(box.name)) for box in self.boxes), 0)
+        width = column(["publisher", *(box.name for box in self.boxes)])
         lines = [f"{_MARK[daemon.state]} {daemon.what:<{width}}  {visible(daemon.in_words())}" for daemon in self._both]
         for box in self.boxes:
             mark = "✗" if box.trouble(self.now) else " "
@@ -216,6 +216,11 @@ def words(box: Box, now: Now) -> Sequence[str]:
     """What a person should know of a name, in parts: the error and its remedy first, if there is one."""
     return [part for part in (_error(box, now), *_standing_words(box), *_presence_words(box.presence, now),
                               *_waiting_words(box, now), *_activity_words(box, now)) if part]  # fmt: skip
+
+
+def column(names: Iterable[str]) -> int:
+    """How wide the column of these names is: as the longest that a column is made for."""
+    return max((width for name in names if (width := len(visible(name))) <= NAME_COLUMN), default=0)
 
 
 def ago(now: Now, ms: int) -> str:
