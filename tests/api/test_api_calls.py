@@ -87,3 +87,37 @@ def test_the_inbox_is_function_and_package_in_any_order():
 
 def test_types_come_with_the_package():
     assert (Path(wakehub.__file__).parent / "py.typed").exists()
+
+
+@pytest.mark.parametrize("body", [5, None, ["x"]])
+def test_a_body_that_is_neither_text_nor_bytes_is_refused_by_its_type(instance, body):
+    with pytest.raises(TypeError, match=f"str or bytes, not {type(body).__name__}"):
+        wakehub.send("alice", body, sender="bob")
+
+
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_a_single_file_needs_no_list(instance, tmp_path, as_path):
+    (tmp_path / "trace.log").write_bytes(b"trace\n")
+    wakehub.send("alice", "look", sender="bob", attach=as_path(tmp_path / "trace.log"))
+    assert next(wakehub.listen("alice")).files[0].read_bytes() == b"trace\n"
+
+
+def test_a_single_namespace_needs_no_list(instance):
+    wakehub.send("acme/x", "look", sender="bob")
+    assert next(wakehub.listen("alice", namespaces="acme/")).to == "acme/x"
+
+
+def test_a_remedy_names_what_a_program_can_give(instance):
+    with pytest.raises(wakehub.WakehubError) as refused:
+        wakehub.send("alice", "x", sender="bob", ttl=0)
+    assert refused.value.remedy == "choose another ttl"
+    with pytest.raises(wakehub.WakehubError) as refused:
+        next(wakehub.listen("alice", namespaces=["acme"]))
+    assert refused.value.remedy == "write acme/"
+    wakehub.send("alice", "x", sender="bob")
+    first = wakehub.listen("alice")
+    next(first)
+    with pytest.raises(wakehub.WakehubError) as refused:
+        next(wakehub.listen("alice"))
+    assert refused.value.remedy == "listen as alice-2, or take the name over: --take-over, in Python take_over=True"
+    first.close()

@@ -47,7 +47,7 @@ def test_a_relay_is_a_listener_for_namespaces_that_takes_them_over(wakehub, give
     [
         ("relay --namespace acme/", 2, "--backend claude, or --exec CMD"),
         ("relay --backend claude", 2, "--namespace"),
-        ("relay --namespace acme --backend claude", 2, "write --namespace acme/"),
+        ("relay --namespace acme --backend claude", 2, "write acme/"),
         ("relay --namespace acme/ --backend claude --opt session=x", 2, "a name with --as"),
         ("listen --as alice --backend pipe", 2, "stdout, file, claude, or --exec"),
         ("listen --as alice --backend file", 2, "--opt path=FILE"),

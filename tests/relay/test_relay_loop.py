@@ -157,7 +157,7 @@ def test_the_second_listener_is_refused_with_the_holder_and_another_name(world: 
     assert status == 75
     assert f"pid {first.pid}" in said
     assert "since 20" in said
-    assert "--as alice-2" in said
+    assert "listen as alice-2" in said
     assert "--take-over" in said
     assert first.poll() is None
 

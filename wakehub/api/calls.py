@@ -31,7 +31,7 @@ def send(
     re: str | None = None,
     ttl: int = DEFAULT_TTL_SECONDS,
     row_class: RowClass = "normal",
-    attach: Sequence[str | os.PathLike[str]] = (),
+    attach: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     create: bool = False,
     wait: WaitFor | None = None,
     timeout: float = 60.0,
@@ -43,13 +43,13 @@ def send(
     `to` is an address, or a namespace with its trailing slash for everyone enrolled under it. `body` has at most
     256 KiB; text is sent as UTF-8. `sender` is the own address (None: as every command chooses it), `re` the id of the
     message that this one answers, `ttl` how many seconds it is kept for an absent reader (at most 7 days), `attach`
-    files to send with it, `create` allows a name never seen that is like another. `wait` is the state to wait for, at
-    most `timeout` seconds: ``Sent.exit`` is 4 when it was not reached, 5 when the message was only spooled.
+    a file or files to send with it, `create` allows a name never seen that is like another. `wait` is the state to wait
+    for, at most `timeout` seconds: ``Sent.exit`` is 4 when it was not reached, 5 when the message was only spooled.
 
     The publisher wakes; where none does, a subscription that is open in this process wakes over its own session with
     the hub. Blocks, for about 2.5 s at most without `wait` and 2 s more then: in Trio, call it in a thread, since a
     blocked loop wakes nobody. Raises `NoRecipient` (67), `BadData` (65), `LoopGuard` (69) and what home, identity
-    and record raise; nothing is stored then.
+    and record raise, and `TypeError` for a body of another type; nothing is stored then.
     """
     if wait is not None and wait not in get_args(WaitFor):
         raise BadData(f"{visible(str(wait))} is no state to wait for", remedy=f"one of {', '.join(get_args(WaitFor))}")
@@ -61,16 +61,24 @@ def send(
         ttl_s=ttl,
         row_class=row_class,
         create=create,
-        attach=tuple(Path(path) for path in attach),
+        attach=_paths(attach),
         wait=wait,
         timeout_s=timeout,
     )
     return sending.send(config or load(environ), request, environ=environ)
 
 
+def _paths(attach: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
+    return tuple(Path(path) for path in ((attach,) if isinstance(attach, str | os.PathLike) else attach))
+
+
 def _bytes(body: str | bytes) -> bytes:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    if not isinstance(body, str):
+        raise TypeError(f"the body must be str or bytes, not {type(body).__name__}")
     try:
-        return body.encode() if isinstance(body, str) else body
+        return body.encode()
     except UnicodeEncodeError as error:  # a surrogate, as a file name or a cut text may have
         raise BadData("the message is no text", why=error.reason, remedy="give it as bytes") from error
 

@@ -121,7 +121,7 @@ async def subscribe(
     """
     options = ListenOptions(
         names=names,
-        namespaces=tuple(namespaces),
+        namespaces=(namespaces,) if isinstance(namespaces, str) else tuple(namespaces),
         sender=sender,
         take_over=take_over,
         session=session,

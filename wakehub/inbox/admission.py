@@ -62,7 +62,7 @@ def check(new: NewRow, now: Now) -> None:
         raise BadData(
             f"a message cannot be kept for {new.ttl_s} s",
             why=f"it must be 1 s to {MAX_TTL_SECONDS} s (7 days)",
-            remedy="choose another --ttl",
+            remedy="choose another ttl",
         )
 
 

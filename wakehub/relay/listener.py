@@ -208,7 +208,7 @@ class Listener:
             return Held(
                 f"{past.name} is no longer held here",
                 why=f"{past.reason}{by} at {clock(past.ended_ms)}",
-                remedy="listen under another name, or --take-over",
+                remedy="listen as another, or take the name over: --take-over, in Python take_over=True",
             )
         return Held(f"{', '.join(self._task.names)} is no longer held here", remedy="listen again")
 

@@ -193,11 +193,11 @@ def _acquire(inbox: Inbox, names: Names, options: ListenOptions, environ: Mappin
 def _held(answer: HeldBy) -> Held:
     lease = answer.lease
     host = f" on {visible(lease.host)}" if lease.host not in ("", socket.gethostname()) else ""
-    other = f"--as {answer.alternative}, or " if answer.alternative else ""
+    other = f"listen as {answer.alternative}, or " if answer.alternative else ""
     return Held(
         f"{answer.name} is held by another listener",
         why=f"pid {lease.process.pid}{host}, since {clock(lease.since_ms)}",
-        remedy=f"{other}--take-over",
+        remedy=f"{other}take the name over: --take-over, in Python take_over=True",
     )
 
 

@@ -80,9 +80,7 @@ class ListenOptions:
             self._check_backend()
         for namespace in self.namespaces:
             if not namespace.endswith("/"):
-                raise WakehubError(
-                    f"{namespace!r} is no namespace", remedy=f"write --namespace {namespace}/", exit=Exit.USAGE
-                )
+                raise WakehubError(f"{namespace!r} is no namespace", remedy=f"write {namespace}/", exit=Exit.USAGE)
 
     def _check_backend(self) -> None:
         if not self.acknowledge:

@@ -123,7 +123,7 @@ def _check_recipient(request: SendRequest, registry: Registry, inbox: Inbox | No
         raise NoRecipient(
             f"{to} has never been seen; did you mean {' or '.join(visible(name) for name in meant)}?",
             why="a message to a mistyped name would wait for nobody",
-            remedy="correct --to, or send to the new name with --create",
+            remedy="correct the name, or send to the new one: --create, in Python create=True",
         )
     receipts.note(f"{to} has never been seen; kept for {_span(request.ttl_s)}")
 
