@@ -253,6 +253,7 @@ def test_a_text_too_long_is_refused_with_what_to_do_and_so_is_a_file(wakehub, ho
     refused = wakehub("send", "--as", "bob", "--to", "alice", "x", "--attach", str(tmp_path / "link"))
     assert refused.status == 65
     assert "links are not followed" in refused.err
+    assert f"next: name its target: {(tmp_path / 'long').resolve()}" in refused.err
     assert "nothing unread" in wakehub("inbox", "--as", "alice").out
 
 

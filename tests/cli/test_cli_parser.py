@@ -26,8 +26,9 @@ def test_an_error_names_the_command_whose_help_helps(top):
 
 def test_no_flag_is_abbreviated(top):
     Commands(top).add("do", "do it", nothing, examples=["wakehub do"]).add_argument("--count")
-    with pytest.raises(Usage, match="unrecognized"):
+    with pytest.raises(Usage, match="unrecognized") as refused:
         top.parse_args(["do", "--cou", "1"])
+    assert refused.value.remedy == f"{top.prog} do --help"
 
 
 def test_only_a_command_with_keys_has_json(top):

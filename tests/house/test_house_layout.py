@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from wakehub import errors
+from wakehub.errors import WakehubError
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted((ROOT / "wakehub").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+USER_ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, WakehubError)}
 
 ELSEWHERE = {
     "cli/mesh": "tests/intercom/test_intercom_cli_mail.py",  # its commands are run as processes, beside real hubs
@@ -97,3 +102,16 @@ def test_numbers_of_the_specification_are_written_once():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, int):
                 assert not numbers.fullmatch(str(node.value)), f"{path}:{node.lineno}: {node.value}"
+
+
+WITHOUT_REMEDY = {"publisher/spool"}
+"""Modules whose errors become the receipt of a sender who is not there, which has no next step."""
+
+
+@pytest.mark.parametrize("module", [path for path in MODULES if name_of(path) not in WITHOUT_REMEDY], ids=name_of)
+def test_every_error_that_a_user_sees_says_what_to_do_next(module):
+    """`wakehub: what: why`, then `next: remedy` (README). A class of a module's own has its remedy in itself."""
+    for call in ast.walk(ast.parse(module.read_text("utf-8"))):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in USER_ERRORS:
+            given = {keyword.arg for keyword in call.keywords}
+            assert "remedy" in given, f"{module}:{call.lineno}"

@@ -35,6 +35,13 @@ class Parser(argparse.ArgumentParser):
             **options,
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Each command refuses by itself what it does not know, so that the remedy is its own help."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         what, _, why = message.partition(": ")
         raise Usage(what, why=why, remedy=f"{self.prog} --help")

@@ -32,7 +32,7 @@ def check_address(text: str) -> str:
 def check_namespace(text: str) -> str:
     """`text` if it is a namespace, an address and a trailing slash (``acme/``); raises `BadData` otherwise."""
     if not text.endswith("/"):
-        raise _refused(text, "a namespace", "a namespace ends in /")
+        raise _refused(text, "a namespace", "a namespace ends in /", "end it with one, as in acme/")
     if not _is_address(text[:-1]):
         raise _refused(text, "a namespace", f"before its last /, {_GRAMMAR}")
     return text
@@ -42,8 +42,8 @@ def _is_address(text: str) -> bool:
     return len(text) <= MAX_ID_BYTES and _ADDRESS.fullmatch(text) is not None
 
 
-def _refused(text: str, what: str, why: str) -> BadData:
-    return BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not {what}", why=why, remedy="choose another name")
+def _refused(text: str, what: str, why: str, remedy: str = "choose another name") -> BadData:
+    return BadData(f"'{visible(text[:MAX_ID_BYTES])}' is not {what}", why=why, remedy=remedy)
 
 
 def name_from_directory(basename: str) -> str | None:

@@ -143,9 +143,17 @@ class Writer:
         try:
             added = _event(line, number, self._head, self._log.owner_public)
         except ValueError as error:
-            raise BadData(f"cannot record {event} of {visible(agent_id)}", why=visible(str(error))) from None
+            raise BadData(
+                f"cannot record {event} of {visible(agent_id)}",
+                why=visible(str(error)),
+                remedy="prove the registry: wakehub audit verify",
+            ) from None
         if self._size + len(line) + 1 > MAX_AUDIT_BYTES:
-            raise BadData(f"{visible(str(self._log.path))} is full", why=f"the limit is {MAX_AUDIT_BYTES} bytes")
+            raise BadData(
+                f"{visible(str(self._log.path))} is full",
+                why=f"the limit is {MAX_AUDIT_BYTES} bytes",
+                remedy="begin another instance, with another --state-dir",
+            )
         try:
             self._write(line + b"\n")
         except OSError as error:

@@ -94,7 +94,11 @@ def revoke_key(places: Places, name: str, delegate_public: bytes, now_s: float) 
 def close(places: Places, name: str, now_s: float) -> Change:
     """End the name: no key, and mail to it is refused; enrolling it again begins a new generation. As `revoke`."""
     if is_reserved(name):
-        raise BadData(f"{name} cannot be closed", why="the name is kept for wakehub itself")
+        raise BadData(
+            f"{name} cannot be closed",
+            why="the name is kept for wakehub itself",
+            remedy="list the names: wakehub agents",
+        )
     with _turn(places) as turn:
         agent = turn.known(name)
         return turn.write("close", agent, {}, now_s) if agent.closed_at is None else turn.nothing(agent)
@@ -154,7 +158,9 @@ class Turn:
         try:  # before it is written: a line that makes no sense would spoil the registry for good
             self.registry.play(Event(number, math.floor(now_s), event, agent.agent_id, public, detail))
         except ValueError as error:
-            raise BadData(f"cannot {event} {agent.agent_id}", why=visible(str(error))) from None
+            raise BadData(
+                f"cannot {event} {agent.agent_id}", why=visible(str(error)), remedy="see what is there: wakehub audit"
+            ) from None
         written = self.writer.append(self.owner, event, agent.agent_id, public, detail, now_s)
         return Change(self.registry.agents[agent.agent_id], written, self.writer.cut)
 

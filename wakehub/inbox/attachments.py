@@ -35,6 +35,7 @@ from wakehub.paths import Paths
 from wakehub.visible import visible
 
 _BLOB: Final = re.compile(r"[0-9a-f]{64}")
+_READABLE: Final = "name a file that can be read"
 _SOURCE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -119,7 +120,7 @@ class Attachments:
 
     def _directory_of(self, row_id: str) -> Path:
         if not is_row_id(row_id):  # it becomes the name of a directory
-            raise BadData(f"{visible(row_id)} is not the id of a message")
+            raise BadData(f"{visible(row_id)} is not the id of a message", remedy="wakehub doctor")
         return self.files / row_id
 
     def _copy_out(self, attachment: Attachment, directory: Path) -> Path | None:
@@ -206,8 +207,11 @@ def _opened(source: Path) -> Iterator[int]:
     try:
         fd = os.open(source, _SOURCE)
     except OSError as error:
-        linked = source.is_symlink()
-        raise _not_attached(source, "links are not followed" if linked else _why(error)) from error
+        if not source.is_symlink():
+            raise _not_attached(source, _why(error)) from error
+        target = os.path.realpath(source)
+        remedy = f"name its target: {visible(target)}" if os.path.isfile(target) else _READABLE
+        raise _not_attached(source, "links are not followed", remedy) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _not_attached(source, "it is not a regular file")
@@ -245,8 +249,8 @@ def _too_much(source: Path) -> BadData:
     )
 
 
-def _not_attached(source: Path, why: str) -> BadData:
-    return BadData(f"{visible(str(source))} is not attached", why=why, remedy="name a file that can be read")
+def _not_attached(source: Path, why: str, remedy: str = _READABLE) -> BadData:
+    return BadData(f"{visible(str(source))} is not attached", why=why, remedy=remedy)
 
 
 def _not_stored(error: CannotCreate) -> WakehubError:

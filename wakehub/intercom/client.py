@@ -112,7 +112,9 @@ class Line:
         try:
             return self._reader.next_line()
         except Refusal:
-            raise Unavailable("what answers is no hub", why="it sends a line that is too long") from None
+            raise Unavailable(
+                "what answers is no hub", why="it sends a line that is too long", remedy="look who serves that socket"
+            ) from None
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -175,7 +177,9 @@ def _refused(channel: Channel, session: str, payload: dict[str, Any]) -> Wakehub
             remedy="end the other one, or take another id",
         )
     said = visible(f"{payload.get('code')}: {payload.get('message')}")[:400]
-    return Unavailable(f"the hub of the channel {channel.name} refuses {session}", why=said)
+    return Unavailable(
+        f"the hub of the channel {channel.name} refuses {session}", why=said, remedy="see what it says of that id"
+    )
 
 
 def _silent(channel: Channel) -> Unavailable:

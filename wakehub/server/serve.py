@@ -150,7 +150,11 @@ class Server:
             async for number in signals:
                 if self._drain_deadline is not None:
                     self.log.warning("hub ends at once", signal=signal.Signals(number).name)
-                    self._fatal = WakehubError("the hub was told twice to stop", why="its queues were not all flushed")
+                    self._fatal = WakehubError(
+                        "the hub was told twice to stop",
+                        why="its queues were not all flushed",
+                        remedy="nothing is lost: the record has every message",
+                    )
                     self._everything.cancel()
                     for connection in self.connections:
                         connection.give_up()
