@@ -215,7 +215,8 @@ ROUND_TRIP_TTL_SECONDS: Final = 60
 OVERDUE_SECONDS: Final = 1_200
 NAME_COLUMN: Final = 24  # in a list, a longer name moves its own line only
 TOP_REFRESH_MS: Final = 200
-TOP_ASK_SECONDS: Final = 5
+TOP_ASK_MS: Final = 1_000
+TOP_ANSWER_MS: Final = 1_000  # with TOP_ASK_MS: how old what is said of a daemon can be
 LEFTOVER_AFTER_SECONDS: Final = 60
 NEARLY_FULL_PERCENT: Final = 80
 
@@ -283,6 +284,7 @@ assert LEASE_RENEW_SECONDS * 3 < LEASE_VOID_SECONDS
 assert WAKE_BATCH + 1 <= FRAME_BURST
 # Who waits in the record sees a change within 50 ms; a lost parent or reader is noticed well within 10 s.
 assert RECORD_WATCH_MS <= 50
+assert TOP_ASK_MS + TOP_ANSWER_MS <= 2_000
 assert PARENT_WATCH_MS + STOP_IN_HAND_MS < 10_000
 assert CLOCK_CHECK_MS < CLOCK_DRIFT_SECONDS * 1_000
 assert LEASE_RECHECK_SECONDS <= 2

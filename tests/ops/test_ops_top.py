@@ -50,7 +50,7 @@ def put(inbox: Inbox, to: str = "alice") -> None:
 def shown(config: Config, width: int = 120, height: int = 24) -> list[str]:
     """The picture as lines of text."""
     console = Console(file=io.StringIO(), width=width, height=height, highlight=False)
-    console.print(picture(survey(config), height))
+    console.print(picture(survey(config), width, height))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -79,9 +79,38 @@ def test_a_small_terminal_gets_what_fits_and_is_told_of_the_rest(config: Config,
         put(inbox, f"agent-{number:02}")
     lines = shown(config, width=40, height=12)
     assert len(lines) <= 12
-    assert lines[-1] == "24 more: wakehub status · q quits"
+    names = [line for line in lines if line.startswith("agent-")]
+    assert names
+    assert lines[-1] == f"{30 - len(names)} more: wakehub status · q quits"
     assert all(len(line) <= 40 for line in lines)
     assert len(shown(config, width=40, height=1)) < 12
+
+
+def test_three_lines_are_enough_for_a_name_and_how_many_more(config: Config, inbox: Inbox) -> None:
+    for number in range(30):
+        put(inbox, f"agent-{number:02}")
+    lines = shown(config, width=80, height=3)
+    assert [line.split()[0] for line in lines] == ["name", "agent-00", "29"]
+
+
+def test_what_to_do_about_a_daemon_is_folded_and_not_cut(config: Config, inbox: Inbox) -> None:
+    found = survey(config)
+    text = " ".join(shown(config, width=40))
+    assert "…" not in text
+    for daemon in (found.hub, found.publisher):
+        assert daemon.remedy
+        assert "".join(daemon.remedy.split()) in "".join(text.split())
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_a_long_name_is_cut_in_its_middle_and_no_number_is(config: Config, inbox: Inbox, width: int) -> None:
+    put(inbox, "first" + "x" * 54 + "-last")
+    put(inbox, "alice")
+    by_name = {line.split()[0]: line for line in shown(config, width) if " 1 " in line}
+    (long,) = (name for name in by_name if name != "alice")
+    assert re.fullmatch(r"first.*….*-last", long)
+    assert all(line.count("…") == (name == long) for name, line in by_name.items())
+    assert set(by_name) == {long, "alice"}
 
 
 def test_text_of_others_is_neither_markup_nor_control(config: Config, inbox: Inbox) -> None:
@@ -251,7 +280,11 @@ def test_a_stopped_hub_does_not_stop_the_picture(terminal: Terminal, inbox: Inbo
     with Daemon(short, "serve") as hub:
         hub.logs("hub ready")
         os.kill(hub.process.pid, signal.SIGSTOP)
-        behind = terminal.shows("unknown")
+        behind = terminal.shows("is stopped")
+        os.kill(hub.process.pid, signal.SIGCONT)
+        behind = terminal.shows("answers in", behind)
+        os.kill(hub.process.pid, signal.SIGSTOP)
+        behind = terminal.shows("is stopped", behind)
         put(inbox, "zebra")
         terminal.shows("zebra", behind)
         os.write(terminal.master, b"q")

@@ -108,9 +108,9 @@ def check(path: Path, hub_id: str, deadline_ms: int = CHECK_DEADLINE_MS) -> Heal
     return Health("answers", path, (time.monotonic() - began) * 1000, hub_id=hub_id)
 
 
-def check_hub(config: Config) -> Health:
+def check_hub(config: Config, deadline_ms: int = CHECK_DEADLINE_MS) -> Health:
     """Look at the hub of the instance that `config` describes, as `check`; the remedy fits what lives there."""
-    return _advised(check(config.hub_socket, config.hub_id), config, advice.HUB)
+    return _advised(check(config.hub_socket, config.hub_id, deadline_ms), config, advice.HUB)
 
 
 def check_publisher(config: Config, deadline_ms: int = CHECK_DEADLINE_MS) -> Health:

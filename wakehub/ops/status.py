@@ -25,7 +25,7 @@ from wakehub.inbox.rows import Event
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Activity, BoxCount, Inbox
 from wakehub.inbox.tenure import is_namespace
-from wakehub.limits import NAME_COLUMN, OVERDUE_SECONDS
+from wakehub.limits import CHECK_DEADLINE_MS, NAME_COLUMN, OVERDUE_SECONDS
 from wakehub.locks import live_holder
 from wakehub.ops import health
 from wakehub.ops.health import Health
@@ -158,7 +158,7 @@ def survey(config: Config) -> Status:
 
     Raises what opening the record raises, but not when there is none yet: then nothing was ever sent.
     """
-    hub, publisher = daemons(config)
+    both = daemons(config)
     registry, note = registry_of(config)
     if (revoked := health.revoked_publisher(config, registry)) is not None:
         note = "; next: ".join(revoked)
@@ -168,14 +168,22 @@ def survey(config: Config) -> Status:
             found = boxes(inbox, registry, now)
     except NoRecord:
         found = [_unheard(name, registry) for name in known_names(None, registry)]
-    return Status(now, hub, publisher, tuple(found), note)
+    return Status(now, *both, tuple(found), note)
 
 
 def daemons(config: Config) -> tuple[Daemon, Daemon]:
     """The hub and the publisher, each asked for an answer."""
-    hub = health.check_hub(config)
-    publisher = health.check_publisher(config)
-    return _daemon("hub", hub, _pid(config, "hub")), _daemon("publisher", publisher, _pid(config, "publish"))
+    return hub(config), publisher(config)
+
+
+def hub(config: Config, deadline_ms: int = CHECK_DEADLINE_MS) -> Daemon:
+    """The hub, asked for an answer."""
+    return _daemon("hub", health.check_hub(config, deadline_ms), _pid(config, "hub"))
+
+
+def publisher(config: Config, deadline_ms: int = CHECK_DEADLINE_MS) -> Daemon:
+    """The publisher, asked for an answer."""
+    return _daemon("publisher", health.check_publisher(config, deadline_ms), _pid(config, "publish"))
 
 
 def registry_of(config: Config) -> tuple[Registry, str]:

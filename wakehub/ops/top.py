@@ -2,8 +2,11 @@
 
 The record is watched, and what is shown is drawn anew when it changed, when an age did, or the terminal's size; at most
 five times a second, and only if it differs from what is there. It is drawn over the old in one go, on the terminal's
-other screen, so that nothing flickers and what was there before comes back. Hub and publisher are asked by a thread of
-their own: one that keeps silent must not stop the picture.
+other screen, so that nothing flickers and what was there before comes back. Hub and publisher are asked by a thread
+each: one that keeps silent must not stop the picture, nor what is said of the other.
+
+A terminal that is too small gets what matters: numbers are never cut, names in their middle, and columns are left out
+from the right.
 
 What others wrote becomes visible text without any markup before it is given to rich.
 """
@@ -14,11 +17,13 @@ import select
 import signal
 import sys
 import termios
+import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -31,14 +36,18 @@ from wakehub.inbox.clock import Now
 from wakehub.inbox.refusals import NoRecord, RecordReplaced
 from wakehub.inbox.sqlite import SqliteInbox
 from wakehub.inbox.store import Inbox
-from wakehub.limits import RECORD_WATCH_MS, TOP_ASK_SECONDS, TOP_REFRESH_MS
+from wakehub.limits import RECORD_WATCH_MS, TOP_ANSWER_MS, TOP_ASK_MS, TOP_REFRESH_MS
 from wakehub.ops import status
 from wakehub.ops.status import Box, Daemon, Status, ago, counts
 from wakehub.visible import visible
 
 _COLUMNS: Final = ("name", "listener", "unread", "oldest", "last wake", "last hand-off", "taken by")
-_AROUND: Final = 6  # lines that are no names: two daemons, the head of the table, its rule, what is left out, the foot
+_LEFT_OUT: Final = (6, 5, 4, 1, 3)  # where there is no room for all: these columns, in this order
+_NAME_ROOM: Final = 12
+_GAP: Final = 2
+_AROUND: Final = 2  # lines that are neither names nor daemons: the head of the table, the foot
 _QUIT: Final = frozenset(b"qQ\x03\x04")
+_ASK: Final = {"hub": status.hub, "publisher": status.publisher}
 _STYLE: Final = {"up": "green", "down": "yellow", "unknown": "bold yellow"}
 
 
@@ -60,7 +69,7 @@ def run(config: Config) -> Exit:
             ) as live:
                 while not ending.asked:
                     if view.look(Now.read(), console.size):
-                        live.update(view.picture(console.size.height), refresh=True)
+                        live.update(view.picture(*console.size), refresh=True)
                     _wait(ending)
         except OSError:
             return Exit.OUTPUT_GONE
@@ -73,20 +82,23 @@ class View:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._inbox: Inbox | None = None
-        self._daemons = tuple(Daemon(what, "unknown", None, 0.0, "asking …") for what in ("hub", "publisher"))
+        self._daemons = {what: Daemon(what, "unknown", None, 0.0, "asking …") for what in _ASK}
         self._over = threading.Event()
-        self._asker = threading.Thread(target=self._ask, name="top asks the daemons", daemon=True)
+        self._askers = [
+            threading.Thread(target=self._ask, args=(what,), name=f"top asks the {what}", daemon=True) for what in _ASK
+        ]
         self._registry: tuple[object, Registry, str] = (None, Registry(), "")
         self._seen: object = None
         self._drawn_ms = 0
         self._status: Status | None = None
 
     def __enter__(self) -> "View":
-        self._asker.start()
+        for asker in self._askers:
+            asker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()  # the thread may be waiting for a stopped daemon; it ends by itself
+        self._over.set()  # a thread may be waiting for a stopped daemon; it ends by itself
         if self._inbox is not None:
             self._inbox.close()
 
@@ -101,10 +113,10 @@ class View:
         self._seen = shown
         return has_changed
 
-    def picture(self, height: int) -> RenderableType:
-        """What was looked at last, for a terminal with `height` lines."""
+    def picture(self, width: int, height: int) -> RenderableType:
+        """What was looked at last, for a terminal of that size."""
         assert self._status is not None
-        return picture(self._status, height)
+        return picture(self._status, width, height)
 
     def _survey(self, now: Now) -> Status:
         registry, note = self._registry_now()
@@ -121,8 +133,7 @@ class View:
             return self._survey(now)
         except WakehubError as error:
             found, note = [], str(error)
-        hub, publisher = self._daemons
-        return Status(now, hub, publisher, tuple(found), note)
+        return Status(now, self._daemons["hub"], self._daemons["publisher"], tuple(found), note)
 
     def _registry_now(self) -> tuple[Registry, str]:
         """The registry, proven anew only when its file has changed."""
@@ -135,23 +146,32 @@ class View:
             self._registry = (stamp, *status.registry_of(self._config))
         return self._registry[1:]
 
-    def _ask(self) -> None:
+    def _ask(self, what: str) -> None:
         while not self._over.is_set():
-            self._daemons = status.daemons(self._config)
-            self._over.wait(TOP_ASK_SECONDS)
+            self._daemons[what] = _ASK[what](self._config, TOP_ANSWER_MS)
+            self._over.wait(TOP_ASK_MS / 1000)
 
 
 # --- the picture ---
 
 
-def picture(found: Status, height: int) -> RenderableType:
-    """All of it in at most `height` lines."""
+def picture(found: Status, width: int, height: int) -> RenderableType:
+    """All of it in at most `height` lines (3 at least) of `width`."""
     boxes = in_order(found)
-    room = max(1, height - _AROUND)
-    left_out = len(boxes) - room if len(boxes) > room else 0
-    lines = [Text(line, _STYLE[state], no_wrap=True, overflow="ellipsis") for line, state in head(found)]
+    lines = _daemon_lines(head(found), width, max(0, height - _AROUND - min(1, len(boxes))))
+    room = max(1, height - _AROUND - len(lines))
+    left_out = max(0, len(boxes) - room)
     foot = f"{left_out} more: wakehub status · q quits" if left_out else "q quits"
-    return Group(*lines, _table(boxes[:room], found.now), Text(foot, "dim"))
+    return Group(*lines, _table(boxes[:room], found.now, width), Text(foot, "dim", no_wrap=True, overflow="ellipsis"))
+
+
+def _daemon_lines(said: list[tuple[str, str]], width: int, room: int) -> list[Text]:
+    """What is `said`, folded; cut to a line each where `room` is too small, what is not up first."""
+    folded = [Text(part, _STYLE[state]) for line, state in said for part in textwrap.wrap(line, width)]
+    if len(folded) <= room:
+        return folded
+    urgent = sorted(said, key=lambda each: each[1] == "up")
+    return [Text(line, _STYLE[state], no_wrap=True, overflow="ellipsis") for line, state in urgent[:room]]
 
 
 def head(found: Status) -> list[tuple[str, str]]:
@@ -190,15 +210,38 @@ def _since(now: Now, ms: int | None) -> str:
     return "" if ms is None else f"{ago(now, ms)} ago"
 
 
-def _table(boxes: Sequence[Box], now: Now) -> Table:
+def _table(boxes: Sequence[Box], now: Now, width: int) -> Table:
+    rows = [cells(box, now) for box in boxes]
+    widths = [max(map(cell_len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    shown = list(range(len(_COLUMNS)))
+
+    def room() -> int:
+        return width - sum(widths[at] + _GAP for at in shown[1:])
+
+    for at in _LEFT_OUT:
+        if room() < min(widths[0], _NAME_ROOM):
+            shown.remove(at)
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for column in _COLUMNS:
-        right = column in ("unread", "oldest")
-        table.add_column(column, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
-    for each in boxes:
-        style = "bold red" if each.trouble(now) else "" if each.presence.listener else "dim"
-        table.add_row(*(Text(cell) for cell in cells(each, now)), style=style)
+    for at in shown:
+        right = _COLUMNS[at] in ("unread", "oldest")
+        table.add_column(
+            _COLUMNS[at],
+            justify="right" if right else "left",
+            min_width=widths[at] if at else None,
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for box, row in zip(boxes, rows, strict=True):
+        style = "bold red" if box.trouble(now) else "" if box.presence.listener else "dim"
+        table.add_row(*(Text(row[at] if at else shortened(row[at], room())) for at in shown), style=style)
     return table
+
+
+def shortened(name: str, room: int) -> str:
+    """`name` in at most `room` characters: what tells names apart is more often at their ends than in the middle."""
+    if len(name) <= room or room < 3:
+        return name
+    return f"{name[: room // 2]}…{name[-(room - room // 2 - 1) :]}"
 
 
 # --- the terminal ---
