@@ -2,7 +2,7 @@
 
 import re
 
-from wakehub import limits
+from wakehub import invocation, limits
 from wakehub.cli import build_parser, learn
 from wakehub.errors import Exit
 
@@ -41,7 +41,7 @@ def test_the_primer_shows_a_message_as_it_comes(wakehub):
     head, body, reply, end, _ = wakehub("listen", "--as", "alice", "--once", "--format", "agent").out.split("\n")
     assert re.fullmatch(r"\[wakehub m_\w+ from bob · verified · \d+ s old]", head)
     assert body == "| hello"
-    assert re.sub("m_[0-9a-z]+", "m_01…", reply).replace("alice", "NAME") in text
+    assert re.sub("m_[0-9a-z]+", "m_01…", reply.replace(invocation.call(), "wakehub")).replace("alice", "NAME") in text
     assert end == "---"
     assert f"{limits.MAX_HOPS} answers in a row" in text
 

@@ -157,7 +157,7 @@ def test_both_ways_and_back_an_answer_is_an_answer(mesh):
     assert (mail["from"], mail["re"], mail["hops"], mail["verified"]) == ("intercom:dev/nova", None, 0, "unsigned")
     assert datetime.fromtimestamp(mail["created"] / 1000, UTC) == datetime(2026, 11, 30, 12, tzinfo=UTC)  # F20
     assert mail["workspace"] == "outside"
-    answer = mail["reply"].split()[1:]
+    answer = mail["reply"][mail["reply"].index("send ") :].split()
     assert mesh.run(*answer, stdin=b"yes").returncode == 0
     until(lambda: mesh.spooled("nova"), "the answer is a chat")
     (sent,) = mesh.spooled("nova")

@@ -16,6 +16,7 @@ from wakehub.identity import enrolment
 from wakehub.inbox.clock import Now
 from wakehub.inbox.rows import NewRow
 from wakehub.inbox.sqlite import SqliteInbox
+from wakehub.invocation import call
 from wakehub.ops.hook import EVENTS, hook, report
 from wakehub.processes import ProcessId
 
@@ -111,7 +112,7 @@ def test_what_waits_is_found_without_the_code_of_the_record(place):
     post(place)
     said, modules = loaded("prompt", place.environ)
     assert "1 unread for alice" in said
-    check(modules, COUNTING, f"{STANDARD}, sqlite3")
+    check(modules, COUNTING | {"wakehub.invocation"}, f"{STANDARD}, sqlite3")
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -138,9 +139,10 @@ def test_the_introduction_has_five_lines_and_is_about_what_it_must_be(place):
     assert "alice" in own
     assert "unread" not in own
     assert "[wakehub m_" in looks
-    assert "wakehub listen --as alice --once --format agent" in looks
+    assert f"{call(place.environ)} listen --as alice --once --format agent" in looks
     assert "informational" in outside
-    assert "wakehub send --as alice --to NAME --stdin" in sending
+    assert f"{call(place.environ)} send --as alice --to NAME --stdin" in sending
+    assert f"{call(place.environ)} send --as alice --to NAME --re" in replying
     assert "--re m_" in replying
     post(place)
     assert "1 unread" in report("session-start", place.environ).splitlines()[0]
@@ -152,7 +154,8 @@ def test_what_waits_is_named_and_stays(place):
     post(place)
     for _ in range(2):
         said = report("prompt", place.environ)
-        assert said == "wakehub: 2 unread for alice; read with: wakehub listen --as alice --once --format agent"
+        reading = f"{call(place.environ)} listen --as alice --once --format agent"
+        assert said == f"wakehub: 2 unread for alice; read with: {reading}"
 
 
 def test_an_agent_that_would_stop_is_asked_to_read_first_but_only_once(place, monkeypatch):

@@ -15,8 +15,9 @@ from daemon_process import environment, stand_in_for_up
 from wakehub import config
 from wakehub.client.supervisor import installed_units
 from wakehub.errors import BadData, Held, Misconfigured
+from wakehub.invocation import program
 from wakehub.locks import live_holder
-from wakehub.ops.install import Change, carry_out, command, plan, plan_removal
+from wakehub.ops.install import Change, carry_out, plan, plan_removal
 
 OWN = '{\n    "model": "x",\n    "hooks": {"Stop": [ {"hooks": []} ]}\n}\n'
 UNITS = ["wakehub-publish.service", "wakehub.service"]
@@ -160,7 +161,7 @@ def test_the_units_name_the_real_places(place):
         assert "%t" not in code
         assert f"ReadWritePaths={paths.run} {paths.state}" in code
         assert f"Environment=CONFIGURATION_DIRECTORY={paths.config_file.parent}" in code
-        assert f"ExecStart={shlex.join(command())} " in code
+        assert f"ExecStart={shlex.join(program())} " in code
         assert "RuntimeDirectory" not in code, "it is not below the user's own run directory"
     assert any(installed_units(place.config.paths, place.environ))
 
@@ -177,7 +178,7 @@ def test_the_agents_name_the_real_places(place):
     for name, verb in (("wakehub.hub", "serve"), ("wakehub.publisher", "publish")):
         found = plistlib.loads((place.agents / f"{name}.plist").read_bytes())
         line = found["ProgramArguments"][2]
-        assert f"exec {shlex.join(command())} {verb} " in line
+        assert f"exec {shlex.join(program())} {verb} " in line
         assert f"CONFIGURATION_DIRECTORY={place.config.paths.config_file.parent};" in line
     place.uninstall("launchd")
     assert os.listdir(place.agents) == []

@@ -41,6 +41,20 @@ def instance(args: argparse.Namespace) -> "Config":
     return found
 
 
+def call(args: argparse.Namespace) -> str:
+    """How to name wakehub to those who are to find this very instance, as `invocation.call`."""
+    from wakehub import invocation
+
+    flags = []
+    for flag, value in (
+        ("--socket", _absolute(args, "socket")),
+        ("--hub-id", getattr(args, "hub_id", None)),
+        ("--state-dir", _absolute(args, "state_dir")),
+    ):
+        flags += [flag, str(value)] if value is not None else []
+    return invocation.call(os.environ, flags)
+
+
 def _socket_changes(args: argparse.Namespace) -> dict[str, Path | None]:
     """The hub's socket, and with it the stats socket, which lies beside it unless told otherwise (awh1.md §7)."""
     socket = _absolute(args, "socket")

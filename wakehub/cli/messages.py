@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wakehub.cli import output, relay, words
-from wakehub.cli.instance import instance
+from wakehub.cli.instance import call, instance
 from wakehub.cli.parser import Commands, Usage
 from wakehub.errors import BadData
 from wakehub.limits import (
@@ -170,6 +170,7 @@ def run_listen(args: argparse.Namespace) -> int:
         poll_s=args.poll,
         status=args.status,
         to=relay.destination(args),
+        call=call(args),
     )
     return loop.run(instance(args), options)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wakehub.cli import output, words
-from wakehub.cli.instance import instance
+from wakehub.cli.instance import call, instance
 from wakehub.cli.messages import AS_HELP
 from wakehub.cli.parser import Commands
 from wakehub.errors import Exit
@@ -181,7 +181,9 @@ def run_inbox(args: argparse.Namespace) -> int:
             waiting = [box for box in inbox.boxes_with_unread() if not is_reserved(box.name)]
             others = [{"name": box.name, "unread": box.unread} for box in waiting if box.name != own.name]
     if args.json:
-        output.say_json({"box": own.name, "messages": _documents(config, rows), "more": more, "others": others})
+        output.say_json(
+            {"box": own.name, "messages": _documents(config, rows, call(args)), "more": more, "others": others}
+        )
     else:
         for line in _lines(config, rows):
             output.say(line)
@@ -223,14 +225,14 @@ def _say_trouble(line: str) -> None:
     output.warn(f"wakehub: {visible(line)}")
 
 
-def _documents(config: "Config", rows: "Sequence[Row]") -> list[dict[str, Any]]:
+def _documents(config: "Config", rows: "Sequence[Row]", call: str) -> list[dict[str, Any]]:
     from wakehub.inbox.clock import Now
     from wakehub.relay.keyring import Keyring
     from wakehub.relay.message import Message, document
 
     keyring, now = Keyring(config.paths, _say_trouble), Now.read()
     return [
-        document(Message(row, keyring.verdict(row), now.ms)) | {"state": row.state, "attempts": row.attempts}
+        document(Message(row, keyring.verdict(row), now.ms, call=call)) | {"state": row.state, "attempts": row.attempts}
         for row in rows
     ]
 

@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from wakehub.cli import output, words
-from wakehub.cli.instance import instance
+from wakehub.cli.instance import call, instance
 from wakehub.cli.parser import Commands, Parser
 from wakehub.limits import MAX_BACKSTOP_SECONDS
 
@@ -102,6 +102,7 @@ def run_relay(args: argparse.Namespace) -> int:
         poll_s=args.poll,
         to=to,
         session=f"relay {' '.join(args.namespace)}",
+        call=call(args),
     )
     return loop.run(instance(args), options)
 

@@ -19,13 +19,12 @@ import os
 import re
 import shlex
 import stat
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from wakehub import files
+from wakehub import files, invocation
 from wakehub.client import background
 from wakehub.client.home import ensure_home
 from wakehub.config import Config
@@ -120,12 +119,6 @@ def carry_out(plan: Plan, config: Config) -> list[str]:
     return told
 
 
-def command() -> list[str]:
-    """The words that start this very installation from anywhere."""
-    beside = Path(sys.executable).with_name("wakehub")
-    return [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, "-P", "-m", "wakehub"]
-
-
 # --- Claude Code ---
 
 
@@ -135,9 +128,7 @@ def _claude(config: Config, environ: Mapping[str, str]) -> Plan:
     current = _read(path)
     note = _files(_noted(config, "claude")).get(str(path))
     base = _undone(path, current, note) if current is not None and note is not None else current
-    home = environ.get("WAKEHUB_HOME")
-    words = [*(("env", f"WAKEHUB_HOME={Path(home).absolute()}") if home else ()), *command()]
-    added = {event: _entry(shlex.join([*words, "hook", name])) for event, name in _HOOKS.items()}
+    added = {event: _entry(shlex.join([*invocation.words(environ), "hook", name])) for event, name in _HOOKS.items()}
     after = _with_hooks(path, base, added)
     noted = _to_note({path: (base, after)}, added)
     _, found = inbound.look(where)
@@ -188,7 +179,7 @@ def _rendered(target: Target, config: Config, environ: Mapping[str, str]) -> dic
     """The shipped files with the paths of this installation, by where they belong."""
     home = Path(environ.get("HOME") or Path.home())
     places = config.paths
-    for path in (*command(), places.config_file.parent, places.run, places.state, places.keys):
+    for path in (*invocation.program(), places.config_file.parent, places.run, places.state, places.keys):
         if not _PLAIN.fullmatch(str(path)):
             raise Misconfigured(
                 f"{visible(str(path))} cannot be written into a unit",
@@ -213,7 +204,7 @@ def _shipped(name: str) -> str:
 def _unit(text: str, config: Config, environ: Mapping[str, str]) -> str:
     places = config.paths
     for generic, ours in (
-        ("%h/.local/bin/wakehub", shlex.join(command())),
+        ("%h/.local/bin/wakehub", shlex.join(invocation.program())),
         ("%h/.config/wakehub/keys", str(places.keys)),
         ("%h/.config/wakehub", str(places.config_file.parent)),
         ("%h/.local/state/wakehub", str(places.state)),
@@ -228,7 +219,7 @@ def _unit(text: str, config: Config, environ: Mapping[str, str]) -> str:
 
 
 def _agent(text: str, config: Config) -> str:
-    text = text.replace('"$HOME/.local/bin/wakehub"', shlex.join(command()))
+    text = text.replace('"$HOME/.local/bin/wakehub"', shlex.join(invocation.program()))
     return text.replace(
         "unset WAKEHUB_HOME;",
         f"unset WAKEHUB_HOME; export CONFIGURATION_DIRECTORY={config.paths.config_file.parent};",

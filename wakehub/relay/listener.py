@@ -346,7 +346,8 @@ class Listener:
             copies = await trio.to_thread.run_sync(self._attachments.hand_over, row) if row.attachments else ()
         except WakehubError as error:
             return NotNow(f"its files cannot be handed over: {error}")
-        message = Message(row, self._keyring.verdict(row), Now.read().ms, reason.value, copies)
+        verdict = self._keyring.verdict(row)
+        message = Message(row, verdict, Now.read().ms, reason.value, copies, self._task.options.call)
         if message.verified == "no" and not self._keyring.trouble:
             tell(f"{row.id}: the signature is not by a known key of {visible(row.sender)}; shown as unverified")
         return await self._backend.deliver(message)

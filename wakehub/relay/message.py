@@ -13,6 +13,7 @@ from wakehub.identity.keys import b64
 from wakehub.inbox.admission import is_text
 from wakehub.inbox.rows import Attachment, Row
 from wakehub.inbox.signing import Verified
+from wakehub.invocation import SHORT
 from wakehub.limits import STALE_AFTER_SECONDS
 
 _VERSION = 1
@@ -24,6 +25,7 @@ class Message:
 
     `reason` is what made the listener look (`client.doorbell.Reason`). `files` are the copies of the row's attachments
     that are handed over with it, None in the place of one that is lost; None for a message that is only looked at.
+    `call` is how the command that answers names wakehub.
     """
 
     row: Row
@@ -31,6 +33,7 @@ class Message:
     now_ms: int
     reason: str = ""
     files: tuple[Path | None, ...] | None = None
+    call: str = SHORT
 
     @property
     def age_s(self) -> int:
@@ -77,7 +80,7 @@ class Message:
         row = self.row
         if row.sender == PUBLISHER or not (is_address(row.sender) and is_address(row.recipient)):
             return None
-        return f"wakehub send --as {row.recipient} --to {row.sender} --re {row.id} --stdin"
+        return f"{self.call} send --as {row.recipient} --to {row.sender} --re {row.id} --stdin"
 
 
 def is_address(name: str) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from wakehub.errors import Exit, WakehubError
+from wakehub.invocation import SHORT
 from wakehub.limits import SESSION_EXIT_AFTER_SECONDS
 
 Format = Literal["agent", "line", "json"]
@@ -51,6 +52,7 @@ class ListenOptions:
     row changes. `sender` takes only rows from that address. `poll_s` (1..60) overrides the configured backstop.
     `to` is where messages go, None for standard output. `session` is the logical session whose names are taken back
     without asking; None: `$WAKEHUB_SESSION`. `status` has everybody who looks told that the agent is running.
+    `call` is how messages name wakehub in their reply hints (`invocation.call`).
     """
 
     names: tuple[str, ...] = ()
@@ -65,6 +67,7 @@ class ListenOptions:
     to: To | None = None
     session: str | None = None
     status: bool = False
+    call: str = SHORT
 
     def __post_init__(self) -> None:
         """Raises `WakehubError` (exit 2) for flags that contradict each other."""

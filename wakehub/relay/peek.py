@@ -96,6 +96,6 @@ class Peek:
     async def _show(self, name: str) -> None:
         while rows := self._inbox.unread(name, after=self._seen.get(name, 0), limit=PEEK_ROWS, senders=self._senders):
             for row in rows:
-                message = Message(row, self._keyring.verdict(row), Now.read().ms)
+                message = Message(row, self._keyring.verdict(row), Now.read().ms, call=self._options.call)
                 await self._output.show(message)
                 self._seen[name] = row.rseq
