@@ -84,3 +84,21 @@ def test_a_unit_in_the_way(wakehub, home):
 
 def test_a_target_that_there_is_not(wakehub):
     assert wakehub("install", "sytemd").status == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"), [("--state-dir", "[paths] state"), ("--socket", "[hub] socket"), ("--hub-id", "[hub] id")]
+)
+@pytest.mark.parametrize("target", ["claude", "launchd"])
+def test_a_flag_that_what_is_entered_would_not_heed_is_refused(wakehub, home, settings, monkeypatch, target, flag, key):
+    monkeypatch.setenv("HOME", str(home.parent))
+    wakehub("init")
+    found = wakehub("install", target, "--yes", flag, f"{home}/other")
+    assert found.status == Exit.USAGE
+    assert f'{key} = "{home}/other"' in found.err
+    assert settings.read_text() == '{"model": "x"}\n'
+    with (home / "config.toml").open("a") as file:
+        section, _, name = key.partition(" ")
+        file.write("" if section == "[paths]" else f'{section}\n{name} = "{home}/other"\n')
+    if flag != "--state-dir":
+        assert wakehub("install", target, "--yes", flag, f"{home}/other").status == 0

@@ -1,12 +1,13 @@
 """Writing into other programs' places, and out of them again: `install`, `uninstall`."""
 
 import argparse
+import json
 import sys
 from typing import TYPE_CHECKING
 
 from wakehub.cli import output
 from wakehub.cli.instance import instance
-from wakehub.cli.parser import Commands
+from wakehub.cli.parser import Commands, Usage
 from wakehub.errors import Exit, WakehubError
 from wakehub.visible import visible
 
@@ -26,7 +27,8 @@ def add(commands: Commands) -> None:
             "claude: the hooks of `wakehub hook` into its settings.json. systemd, launchd: hub and publisher as "
             "services of this user, with the paths of this installation; what to run to start them is printed. The "
             "change is shown as a diff first, and made when you say yes.\n"
-            "Exit: 0, 1 not wanted, 65 the settings cannot be read, 75 a file is in the way, 78 a path does not fit.",
+            "Exit: 0, 1 not wanted, 2 a flag cannot be entered, 65 the settings cannot be changed, 75 a file is in the "
+            "way, 77 the settings cannot be read, 78 a path does not fit.",
         ),
         (
             "uninstall",
@@ -34,7 +36,8 @@ def add(commands: Commands) -> None:
             run_uninstall,
             "Exactly that: settings that nobody changed since become what they were, byte for byte; from others only "
             "the hooks go. A service's file that was changed since stays.\n"
-            "Exit: 0, 1 not wanted, 65 the settings cannot be read, 75 the service is still switched on.",
+            "Exit: 0, 1 not wanted, 65 the settings cannot be changed, 75 the service is still switched on, 77 the "
+            "settings cannot be read.",
         ),
     ):
         parser = commands.add(
@@ -48,6 +51,7 @@ def run_install(args: argparse.Namespace) -> int:
     from wakehub.ops import install
 
     config = instance(args)
+    _refuse_flags(args, config)
     plan = install.plan(args.target, config)
     _note(plan)
     if not plan.changes:
@@ -73,6 +77,25 @@ def run_uninstall(args: argparse.Namespace) -> int:
         output.say(f"first, if they run: {' ; '.join(install.to_stop(args.target))}")
     _change(plan, config, yes=args.yes)
     return Exit.DONE
+
+
+def _refuse_flags(args: argparse.Namespace, config: "Config") -> None:
+    """What is entered finds the instance by its config.toml alone; raises `Usage` (2) for flags that lead elsewhere."""
+    from wakehub import config as configuration
+
+    plain = configuration.load()
+    for name, key, wanted, found in (
+        ("state_dir", "[paths] state", config.paths.state, plain.paths.state),
+        ("socket", "[hub] socket", config.hub_socket, plain.hub_socket),
+        ("hub_id", "[hub] id", config.hub_id, plain.hub_id),
+    ):
+        if hasattr(args, name) and wanted != found:
+            raise Usage(
+                f"--{name.replace('_', '-')} cannot be entered into {args.target}",
+                why=f"what runs there goes by {visible(str(config.paths.config_file))}, which leads to "
+                f"{visible(str(found))}",
+                remedy=f"say {key} = {json.dumps(str(wanted))} there, and leave the flag out",
+            )
 
 
 def _note(plan: "Plan") -> None:
