@@ -102,3 +102,14 @@ def test_a_flag_that_what_is_entered_would_not_heed_is_refused(wakehub, home, se
         file.write("" if section == "[paths]" else f'{section}\n{name} = "{home}/other"\n')
     if flag != "--state-dir":
         assert wakehub("install", target, "--yes", flag, f"{home}/other").status == 0
+
+
+def test_where_there_is_no_instance_yet_the_flag_is_for_init(wakehub, home, settings):
+    refused = wakehub("install", "claude", "--yes", "--state-dir", f"{home}/other")
+    assert refused.status == Exit.USAGE
+    assert f"next: wakehub init --state-dir {home}/other" in refused.err
+    assert wakehub("init", "--state-dir", f"{home}/other").status == 0
+    assert wakehub("install", "claude", "--yes").status == 0
+    wakehub("send", "--as", "bob", "--to", "alice", "hello")
+    assert (home / "other" / "record.db").exists()
+    assert not (home / "state").exists()

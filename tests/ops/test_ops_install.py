@@ -14,7 +14,7 @@ from daemon_process import environment, stand_in_for_up
 
 from wakehub import config
 from wakehub.client.supervisor import installed_units
-from wakehub.errors import BadData, Held, Misconfigured
+from wakehub.errors import BadData, Held, Misconfigured, Unsafe
 from wakehub.invocation import program
 from wakehub.locks import live_holder
 from wakehub.ops.install import Change, carry_out, plan, plan_removal
@@ -77,7 +77,7 @@ def test_the_hooks_run_this_very_installation(place):
         assert f"WAKEHUB_HOME={place.environ['WAKEHUB_HOME']}" in line
 
 
-@pytest.mark.parametrize("before", [OWN, "{}", None])
+@pytest.mark.parametrize("before", [OWN, "{}", "", None])
 def test_settings_become_again_what_they_were_byte_for_byte(place, before):
     if before is not None:
         place.settings.write_text(before)
@@ -147,7 +147,67 @@ def test_a_session_that_is_set_to_refuse_messages_is_named(place):
     assert '"crossSessionInbound": "accept"' in note
 
 
+def test_what_is_no_file_is_neither_waited_for_nor_passed_over(place):
+    os.mkfifo(place.settings)
+    refused_both(place, "no regular file")
+    place.settings.unlink()
+    place.settings.mkdir()
+    refused_both(place, "")
+    place.settings.rmdir()
+    place.settings.symlink_to(place.settings)
+    refused_both(place, "")
+
+
+def refused_both(place: Place, why: str) -> None:
+    for make in (plan, plan_removal):
+        with pytest.raises(Unsafe, match=f"settings.json cannot be read.*{why}"):
+            make("claude", place.config, place.environ)
+
+
+def test_settings_that_run_no_hooks_are_named(place):
+    place.settings.write_text('{"disableAllHooks": true}')
+    made = plan("claude", place.config, place.environ)
+    assert "no hook runs" in made.notes[0]
+    assert made.next == ()
+    place.settings.write_text('{"disableAllHooks": false}')
+    assert plan("claude", place.config, place.environ).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"), [(b"\xef\xbb\xbf{}", "byte order mark"), (b'{"model": "\xe9"}', "not UTF-8, at byte 11")]
+)
+def test_settings_in_another_encoding_are_called_that(place, data, why):
+    place.settings.write_bytes(data)
+    with pytest.raises(BadData, match=why) as refused:
+        plan("claude", place.config, place.environ)
+    assert "save it as UTF-8" in refused.value.remedy
+
+
+def test_directories_that_were_made_go_again_if_nothing_else_is_in_them(place):
+    place.settings.parent.rmdir()
+    place.install("claude")
+    place.settings.write_text(place.settings.read_text() + "\n")
+    place.install("claude")  # again, when the directory is there
+    (place.settings.parent / "theirs").touch()
+    place.uninstall("claude")
+    assert sorted(os.listdir(place.settings.parent)) == ["settings.json", "theirs"]
+    os.remove(place.settings)
+    os.remove(place.settings.parent / "theirs")
+    place.install("launchd")
+    place.uninstall("launchd")
+    assert not (place.agents.parent).exists()
+    place.install("claude")
+    place.uninstall("claude")
+    assert place.settings.parent.exists(), "it was there before"
+
+
 # --- services ---
+
+
+def test_services_of_another_system_are_called_that(place):
+    foreign = "systemd" if sys.platform == "darwin" else "launchd"
+    assert plan(foreign, place.config, place.environ).notes == (f"this system has no {foreign}",)
+    assert plan("systemd" if foreign == "launchd" else "launchd", place.config, place.environ).notes == ()
 
 
 def test_the_units_name_the_real_places(place):
@@ -181,7 +241,7 @@ def test_the_agents_name_the_real_places(place):
         assert f"exec {shlex.join(program())} {verb} " in line
         assert f"CONFIGURATION_DIRECTORY={place.config.paths.config_file.parent};" in line
     place.uninstall("launchd")
-    assert os.listdir(place.agents) == []
+    assert not place.agents.exists()
 
 
 def test_units_go_again_but_not_one_that_was_changed(place):

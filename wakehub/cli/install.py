@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -90,11 +92,15 @@ def _refuse_flags(args: argparse.Namespace, config: "Config") -> None:
         ("hub_id", "[hub] id", config.hub_id, plain.hub_id),
     ):
         if hasattr(args, name) and wanted != found:
+            remedy = f"say {key} = {json.dumps(str(wanted))} there, and leave the flag out"
+            if not os.path.lexists(config.paths.config_file):
+                init = f"wakehub init --state-dir {shlex.quote(str(wanted))}, which writes that file"
+                remedy = f"{init}; then leave the flag out" if name == "state_dir" else f"wakehub init; then {remedy}"
             raise Usage(
                 f"--{name.replace('_', '-')} cannot be entered into {args.target}",
                 why=f"what runs there goes by {visible(str(config.paths.config_file))}, which leads to "
                 f"{visible(str(found))}",
-                remedy=f"say {key} = {json.dumps(str(wanted))} there, and leave the flag out",
+                remedy=remedy,
             )
 
 

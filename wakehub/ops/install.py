@@ -12,13 +12,16 @@ To install again is to undo and do in one step. Services are never started or st
 """
 
 import base64
+import contextlib
 import difflib
+import errno
 import hashlib
 import json
 import os
 import re
 import shlex
 import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +84,8 @@ def plan(target: Target, config: Config, environ: Mapping[str, str] = os.environ
 def plan_removal(target: Target, config: Config, environ: Mapping[str, str] = os.environ) -> Plan:
     """What `uninstall` does; no changes when nothing is installed. Raises as `plan` does, and `Held` (75) for units
     that are still switched on."""
+    if target == "claude":
+        _read(_settings(environ))  # what cannot be read may hold our hooks, whatever was noted
     noted = _noted(config, target)
     if noted is None:
         return Plan(target, (), None)
@@ -115,6 +120,9 @@ def carry_out(plan: Plan, config: Config) -> list[str]:
     for change in plan.changes:
         _put(change)
     if plan.noted is None:
+        for made in (_noted(config, plan.target) or {}).get("made", ()):  # the innermost first
+            with contextlib.suppress(OSError):  # what is not empty stays
+                os.rmdir(made)
         _note(config, plan.target).unlink(missing_ok=True)
     return told
 
@@ -123,18 +131,26 @@ def carry_out(plan: Plan, config: Config) -> list[str]:
 
 
 def _claude(config: Config, environ: Mapping[str, str]) -> Plan:
-    where = directory(environ)
-    path = Path(os.path.realpath(where / "settings.json"))
+    path = _settings(environ)
     current = _read(path)
-    note = _files(_noted(config, "claude")).get(str(path))
+    earlier = _noted(config, "claude")
+    note = _files(earlier).get(str(path))
     base = _undone(path, current, note) if current is not None and note is not None else current
     added = {event: _entry(shlex.join([*invocation.words(environ), "hook", name])) for event, name in _HOOKS.items()}
     after = _with_hooks(path, base, added)
-    noted = _to_note({path: (base, after)}, added)
-    _, found = inbound.look(where)
-    notes = tuple(f"{finding.detail}; next: {finding.remedy}" for finding in found)
+    noted = _to_note({path: (base, after)}, earlier, added)
+    _, found = inbound.look(directory(environ))
+    notes = [f"{finding.detail}; next: {finding.remedy}" for finding in found]
+    is_off = json_text.parse(after, visible(str(path))).get("disableAllHooks") is True
+    if is_off:
+        notes.append(f'no hook runs: {visible(str(path))} says "disableAllHooks": true; next: take that out')
     change = (Change(path, current, after),) if current != after else ()
-    return Plan("claude", change, noted, notes, ("sessions that begin from now on use it",))
+    return Plan("claude", change, noted, tuple(notes), () if is_off else ("sessions that begin from now on use it",))
+
+
+def _settings(environ: Mapping[str, str]) -> Path:
+    """The settings file of Claude Code; a link leads to the file that is changed."""
+    return Path(os.path.realpath(directory(environ) / "settings.json"))
 
 
 def _entry(line: str) -> dict[str, Any]:
@@ -142,7 +158,7 @@ def _entry(line: str) -> dict[str, Any]:
 
 
 def _with_hooks(path: Path, base: bytes | None, added: dict[str, dict[str, Any]]) -> bytes:
-    if base is None:
+    if not base:  # an empty file says as little as none
         return (json.dumps({"hooks": {event: [entry] for event, entry in added.items()}}, indent=2) + "\n").encode()
     shown = visible(str(path))
     hooks = json_text.parse(base, shown).get("hooks", {})
@@ -158,7 +174,8 @@ def _with_hooks(path: Path, base: bytes | None, added: dict[str, dict[str, Any]]
 
 
 def _units(target: Target, config: Config, environ: Mapping[str, str]) -> Plan:
-    noted = _files(_noted(config, target))
+    earlier = _noted(config, target)
+    noted = _files(earlier)
     changes, all_files = [], {}
     for path, after in _rendered(target, config, environ).items():
         current = _read(path)
@@ -172,7 +189,8 @@ def _units(target: Target, config: Config, environ: Mapping[str, str]) -> Plan:
         all_files[path] = (None, after)
         if current != after:
             changes.append(Change(path, current, after))
-    return Plan(target, tuple(changes), _to_note(all_files), (), _to_start(target, list(all_files)))
+    notes = () if (target == "launchd") == (sys.platform == "darwin") else (f"this system has no {target}",)
+    return Plan(target, tuple(changes), _to_note(all_files, earlier), notes, _to_start(target, list(all_files)))
 
 
 def _rendered(target: Target, config: Config, environ: Mapping[str, str]) -> dict[Path, bytes]:
@@ -272,9 +290,13 @@ def _files(noted: dict[str, Any] | None) -> dict[str, Any]:
     return noted["files"] if noted else {}
 
 
-def _to_note(written: Mapping[Path, tuple[bytes | None, bytes]], added: object = None) -> dict[str, Any]:
+def _to_note(
+    written: Mapping[Path, tuple[bytes | None, bytes]], earlier: dict[str, Any] | None, added: object = None
+) -> dict[str, Any]:
+    made = {str(each): None for path in written for each in path.parents if not os.path.lexists(each)}
     return {
         "version": 1,
+        "made": list(made | dict.fromkeys((earlier or {}).get("made", ()))),
         "files": {
             str(path): {
                 "before": None if before is None else base64.b64encode(before).decode(),
@@ -304,7 +326,9 @@ def _digest(data: bytes) -> str:
 def _read(path: Path) -> bytes | None:
     """What is in a file of another program; None when there is none."""
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # no FIFO is waited for
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file")
             data = file.read(MAX_SETTINGS_BYTES + 1)
     except FileNotFoundError:
         return None

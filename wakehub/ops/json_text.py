@@ -4,6 +4,7 @@ The text is edited, not written anew: an entry is put behind the last one of its
 neighbours are, or cut out with the comma beside it. What cannot be read with certainty is refused.
 """
 
+import codecs
 import json
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,8 +30,15 @@ def parse(data: bytes, shown: str) -> dict[str, Any]:
     """The object that `data` is; raises `BadData` (65) when it is not JSON, no object, or has a key twice."""
     try:
         found = json.loads(data.decode(), object_pairs_hook=_distinct)
+    except UnicodeDecodeError as error:
+        why = f"it is not UTF-8, at byte {error.start}"
+        raise BadData(f"{shown} cannot be changed", why=why, remedy="save it as UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise BadData(f"{shown} cannot be changed", why=f"it is not plain JSON: {error}", remedy="mend it") from error
+        if data.startswith(codecs.BOM_UTF8):
+            why, remedy = "it begins with a byte order mark", "save it as UTF-8 without one"
+        else:
+            why, remedy = f"it is not plain JSON: {error}", "mend it: no comments, no comma at an end"
+        raise BadData(f"{shown} cannot be changed", why=why, remedy=remedy) from error
     if not isinstance(found, dict):
         raise BadData(f"{shown} cannot be changed", why="it is no JSON object", remedy="mend it")
     return found
