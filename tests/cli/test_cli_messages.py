@@ -1,5 +1,6 @@
 """`send` and `listen` as commands: what they take, print and exit with. Their inside is tested where it lives."""
 
+import base64
 import io
 import json
 import os
@@ -382,3 +383,24 @@ def test_a_prepared_send_waits_for_its_text_with_all_its_code_in_memory(home):
     out, _ = waiting.communicate(b"hello")
     assert waiting.returncode == 0
     assert HELLO in out.decode()
+
+
+def test_a_process_with_a_bundle_listens_as_the_agent_whose_it_is_and_as_no_other(wakehub, process, home):
+    wakehub("init")
+    wakehub("enroll", "bun")
+    path = json.loads(wakehub("delegate", "bun", "--json").out)["bundle"]
+    bundle = base64.urlsafe_b64encode(Path(path).read_bytes()).decode().rstrip("=")
+    wakehub("send", "--as", "alice", "--to", "bun", "hello")
+    found = process("listen", "--once", env={"WAKEHUB_BUNDLE": bundle})
+    assert found.status == 0, found.err
+    assert "listening as bun (from $WAKEHUB_BUNDLE)" in found.err
+    assert "hello" in found.out
+    for given in (("--as", "alice"), ("--as", "else")):
+        refused = process("listen", "--once", *given, env={"WAKEHUB_BUNDLE": bundle})
+        assert refused.status == Exit.PERMISSION
+        assert "the bundle in $WAKEHUB_BUNDLE is for bun" in refused.err
+        assert "next: use --as bun" in refused.err
+    assert (
+        process("listen", "--once", env={"WAKEHUB_BUNDLE": bundle, "WAKEHUB_AGENT": "else"}).status == Exit.PERMISSION
+    )
+    assert "else" not in wakehub("agents").out

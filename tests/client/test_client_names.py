@@ -12,7 +12,9 @@ import pytest
 from daemon_process import until
 
 from wakehub.client.names import OwnName, choose
-from wakehub.errors import BadData, Exit, WakehubError
+from wakehub.errors import BadData, Exit, Unsafe, WakehubError
+from wakehub.identity.delegation import Bundle
+from wakehub.identity.keys import KeyPair, b64
 from wakehub.processes import start_time
 
 
@@ -38,6 +40,15 @@ def test_what_is_given_comes_before_the_variable_and_that_before_the_directory(
     assert choose(None, with_variable) == OwnName("bob", "$WAKEHUB_AGENT")
     assert choose(None, environ) == OwnName("alice-project", "this directory")
     assert choose(None, environ | {"WAKEHUB_AGENT": ""}).name == "alice-project"
+
+
+def test_a_bundle_says_whose_it_is(environ: dict[str, str], there: Path) -> None:
+    given = Bundle.make("acme/bun", KeyPair.generate(), "wakehub", 1_800_000_000, 3600)
+    environ["WAKEHUB_BUNDLE"] = b64(given.to_json())
+    assert choose(None, environ) == OwnName("acme/bun", "$WAKEHUB_BUNDLE")
+    assert choose(None, environ | {"WAKEHUB_AGENT": "bob"}).name == "bob"
+    with pytest.raises(Unsafe):
+        choose(None, environ | {"WAKEHUB_BUNDLE": "e30"})
 
 
 @pytest.mark.parametrize("bad", ["", "../x", "a b", "é", "a/", "a" * 129, "x\x1b"])

@@ -40,11 +40,12 @@ class Credentials:
         """
         given = Bundle.from_environment(environ)
         if given is not None:
-            return self._checked(given, "$WAKEHUB_BUNDLE")
+            return _checked(given, "$WAKEHUB_BUNDLE", self.agent_id, self.hub_id)
         if (key := self._key_now()) is not None:
             return Bundle.make(self.agent_id, key, self.hub_id, now_s, DEFAULT_DELEGATION_SECONDS)
         try:
-            return self._checked(Bundle.load(self.bundle_file), visible(str(self.bundle_file)))
+            loaded = Bundle.load(self.bundle_file)
+            return _checked(loaded, visible(str(self.bundle_file)), self.agent_id, self.hub_id)
         except (FileNotFoundError, PermissionError) as error:
             raise Unsafe(
                 f"no identity for {visible(self.agent_id)}",
@@ -67,14 +68,21 @@ class Credentials:
         except (OSError, WakehubError):  # out of reach by now; the hub decides whether the one at hand still counts
             return self.key
 
-    def _checked(self, bundle: Bundle, where: str) -> Bundle:
-        if (bundle.agent_id, bundle.hub_id) != (self.agent_id, self.hub_id):
-            raise Unsafe(
-                f"the bundle in {where} is for {visible(bundle.agent_id)} at hub {visible(bundle.hub_id)}",
-                why=f"this is {visible(self.agent_id)} at hub {visible(self.hub_id)}",
-                remedy=f"use --as {visible(bundle.agent_id)} --hub-id {visible(bundle.hub_id)}, or another bundle",
-            )
-        return bundle
+
+def check_environment(config: Config, name: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise `Unsafe` (77) when `$WAKEHUB_BUNDLE` is no bundle, or one with which `name` could not say hello."""
+    if (given := Bundle.from_environment(environ)) is not None:
+        _checked(given, "$WAKEHUB_BUNDLE", name, config.hub_id)
+
+
+def _checked(bundle: Bundle, where: str, agent_id: str, hub_id: str) -> Bundle:
+    if (bundle.agent_id, bundle.hub_id) != (agent_id, hub_id):
+        raise Unsafe(
+            f"the bundle in {where} is for {visible(bundle.agent_id)} at hub {visible(bundle.hub_id)}",
+            why=f"this is {visible(agent_id)} at hub {visible(hub_id)}",
+            remedy=f"use --as {visible(bundle.agent_id)} --hub-id {visible(bundle.hub_id)}, or another bundle",
+        )
+    return bundle
 
 
 def needs_renewal(bundle: Bundle, now_s: float) -> bool:

@@ -4,6 +4,7 @@ The first that there is counts:
 
     --as                            given for this command
     $WAKEHUB_AGENT                  given for this process and its children
+    $WAKEHUB_BUNDLE                 the agent whose bundle this process was given
     the name of the session         that the user gave the CLI session which this process runs in
     the directory of the session    where that session was started
     the working directory           of this process, outside of any session
@@ -32,12 +33,18 @@ class OwnName(NamedTuple):
 def choose(given: str | None, environ: Mapping[str, str] = os.environ) -> OwnName:
     """The own name: `given` (`--as`), else as the head of this module says.
 
-    Raises `BadData` (65) for a name that was given and is no address, `WakehubError` (2) when nothing gives one.
+    Raises `BadData` (65) for a name that was given and is no address, `Unsafe` (77) for a bundle that is none,
+    `WakehubError` (2) when nothing gives one.
     """
     if given is not None:
         return OwnName(check_given(given), "--as")
     if from_environment := environ.get("WAKEHUB_AGENT"):
         return OwnName(check_address(from_environment), "$WAKEHUB_AGENT")
+    if environ.get("WAKEHUB_BUNDLE"):
+        from wakehub.identity.delegation import Bundle  # with the cryptography, which others do without (fault F86)
+
+        if (bundle := Bundle.from_environment(environ)) is not None:
+            return OwnName(check_address(bundle.agent_id), "$WAKEHUB_BUNDLE")
     for text, source in _sources(environ):
         name = name_from_directory(text)
         if name is not None and not is_reserved(name):

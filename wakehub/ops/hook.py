@@ -2,10 +2,10 @@
 
 It runs in every session of a user, most of which have nothing to do with wakehub. So it costs little and says nothing
 unless the agent is enrolled and, behind the first time, something waits that nobody else takes (fault F86): what it
-needs is loaded step by step; Trio, the cryptography and the record's own code never. The types that it shares with the
-rest are named tuples, since loading what makes dataclasses takes as long as Python's own start. It only points to
-messages; taking them is the agent's own call, which proves that it has them. Nothing that goes wrong here is worth
-disturbing a session for: it stays silent, and exits with 0.
+needs is loaded step by step; Trio and the record's own code never, the cryptography only where a bundle tells the name.
+The types that it shares with the rest are named tuples, since loading what makes dataclasses takes as long as Python's
+own start. It only points to messages; taking them is the agent's own call, which proves that it has them. Nothing that
+goes wrong here is worth disturbing a session for: it stays silent, and exits with 0.
 """
 
 import os

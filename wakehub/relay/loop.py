@@ -12,7 +12,7 @@ import trio
 
 from wakehub.client import background
 from wakehub.client import names as own_names
-from wakehub.client.credentials import Credentials, obtain
+from wakehub.client.credentials import Credentials, check_environment, obtain
 from wakehub.client.home import enrolled, ensure_home
 from wakehub.config import Config, check_poll
 from wakehub.errors import Exit, Held
@@ -164,6 +164,7 @@ def choose_names(options: ListenOptions, environ: Mapping[str, str]) -> Names:
 def enrol(config: Config, names: Names, inbox: Inbox, environ: Mapping[str, str]) -> tuple[Credentials, bool]:
     """See that every address is enrolled and its box that enrolment's; the credentials of the hub session, and whether
     its name was enrolled just now."""
+    check_environment(config, names.agent_id, environ)  # before a name is enrolled that it is not for
     credentials, agent = obtain(config, names.agent_id, environ)
     is_new = agent is not None and agent.newly_enrolled
     agents = [agent, *(obtain(config, name, environ)[1] for name in names.addresses if name != names.agent_id)]
