@@ -13,6 +13,8 @@ from wakehub import files
 from wakehub.cli import run
 from wakehub.client import claude_sessions as sessions
 from wakehub.errors import BadData, Unavailable
+from wakehub.inbox.clock import Now
+from wakehub.processes import ProcessId
 from wakehub.relay.backends import HandedOff
 from wakehub.relay.backends.claude import claims
 from wakehub.relay.backends.claude.deliver import Sessions
@@ -110,9 +112,17 @@ async def test_the_command(
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", session.session_id)
         assert run(["claim", "--namespace", "acme/"]) == 0
-        assert capsys.readouterr().out == f"acme/claude is session review (pid {session.pid}) until it ends\n"
+        said = capsys.readouterr()
+        assert said.out == f"acme/claude is session review (pid {session.pid}) until it ends\n"
+        assert "nobody hands on what is sent to acme/claude" in said.err
+        assert said.err.endswith(" relay --namespace acme/ --backend claude\n")
+        world.inbox.leases.acquire(["acme/"], ProcessId.own(), "acme/relay", Now.read())
+        assert run(["claim", "--namespace", "acme/"]) == 0
+        assert capsys.readouterr().err == ""
         assert run(["claim", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out) == {
+        said = capsys.readouterr()
+        assert said.err.endswith(" listen --as claude --backend claude\n")
+        assert json.loads(said.out) == {
             "address": "claude",
             "session": "review",
             "session_id": session.session_id,

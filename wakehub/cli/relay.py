@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from wakehub.cli import output, words
 from wakehub.cli.instance import call, instance
 from wakehub.cli.parser import Commands, Parser
+from wakehub.errors import WakehubError
 from wakehub.limits import MAX_BACKSTOP_SECONDS
 
 if TYPE_CHECKING:
+    from wakehub.config import Config
     from wakehub.relay.options import To
 
 POLL_HELP = f"look at least this often without a wake (at most {MAX_BACKSTOP_SECONDS}s)"
@@ -24,7 +26,9 @@ def add(commands: Commands) -> None:
         examples=("wakehub claim --namespace acme/", "wakehub claim"),
         details=(
             "To be run inside the session. Without a claim messages for the shared address NS/claude go to the "
-            "interactive session that was started last. A later claim takes its place; it ends with the session.\n"
+            "interactive session that was started last. A later claim takes its place; it ends with the session. The "
+            "messages are handed on by `wakehub relay --namespace NS/ --backend claude`; for plain names by `wakehub "
+            "listen --as claude --backend claude`. If nothing does that, it is said.\n"
             "Exit: 0, 65 not a namespace, 69 not in a session that runs."
         ),
         json_keys="address, session, session_id, pid",
@@ -126,4 +130,25 @@ def run_claim(args: argparse.Namespace) -> int:
         )
     else:
         output.say(f"{made.address} is {session} until it ends")
+    if _is_unattended(config, made.address):
+        line = f"relay --namespace {args.namespace}" if args.namespace else f"listen --as {made.address}"
+        output.warn(
+            f"wakehub: nobody hands on what is sent to {made.address}; next, and to be left running: "
+            f"{call(args)} {line} --backend claude"
+        )
     return 0
+
+
+def _is_unattended(config: "Config", address: str) -> bool:
+    """Whether no process listens for `address`; a record that cannot be looked at is no trouble of a claim."""
+    from wakehub.inbox.clock import Now
+    from wakehub.inbox.refusals import NoRecord
+    from wakehub.inbox.sqlite import SqliteInbox
+
+    try:
+        with SqliteInbox.open(config.paths.record, create=False) as inbox:
+            return inbox.leases.resolve(address, Now.read()) is None
+    except NoRecord:
+        return True
+    except WakehubError:
+        return False
