@@ -42,6 +42,10 @@ def test_what_is_given_comes_before_the_variable_and_that_before_the_directory(
     assert choose(None, environ | {"WAKEHUB_AGENT": ""}).name == "alice-project"
 
 
+def test_a_directory_of_sessions_that_cannot_be_looked_at_names_nobody(there: Path) -> None:
+    assert choose(None, {"CLAUDE_CONFIG_DIR": f"/{'x' * 300}"}).source == "this directory"
+
+
 def test_a_bundle_says_whose_it_is(environ: dict[str, str], there: Path) -> None:
     given = Bundle.make("acme/bun", KeyPair.generate(), "wakehub", 1_800_000_000, 3600)
     environ["WAKEHUB_BUNDLE"] = b64(given.to_json())

@@ -245,6 +245,17 @@ async def test_a_socket_that_nobody_serves_or_another_user_does(
     )
 
 
+async def test_a_directory_without_sessions_is_named(world: World, tmp_path: Path) -> None:
+    environ = {"CLAUDE_CONFIG_DIR": str(tmp_path)}
+    backend = Sessions(ToClaude(), ["acme/"], world.config.paths, environ)
+    said = f"there is no {tmp_path}/sessions yet; is CLAUDE_CONFIG_DIR right?"
+    assert said in backend.mode
+    assert await backend.deliver(to()) == NotNow(said, busy=True)
+    (tmp_path / "sessions").mkdir()
+    assert backend.absence("acme/review") == "no session called review is running"
+    assert said not in Sessions(ToClaude(), ["acme/"], world.config.paths, environ).mode
+
+
 async def test_nobody_of_that_name_and_several(
     autojump_clock: MockClock, claude: FakeClaude, backend: Sessions
 ) -> None:

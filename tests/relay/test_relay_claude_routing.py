@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from wakehub.client.claude_sessions import Session
-from wakehub.relay.backends.claude.routing import Bond, Router, after_workspace, newest
+from wakehub.relay.backends.claude.routing import Bond, Router, newest
+from wakehub.relay.message import after_workspace
 from wakehub.relay.options import ToClaude
 
 
@@ -149,6 +150,9 @@ def test_agents_restrict_a_relay() -> None:
     assert one.candidates("acme/deploy", ALL) == []
     assert one.is_anyone_there(ALL)
     assert not one.is_anyone_there([HIDDEN])
+    deep = router("acme/eng/", agents=frozenset({"eng/review"}))
+    assert deep.is_anyone_there([REVIEW._replace(name="eng/review")])
+    assert not deep.is_anyone_there([REVIEW])
 
 
 def test_who_counts_as_there() -> None:

@@ -18,11 +18,15 @@ from wakehub.relay.options import ListenOptions, ToClaude, ToFile, ToHook
         ({"once": True, "wait_s": float("nan")}, "seconds"),
         ({"acknowledge": False, "take_over": True}, "leave one"),
         ({"acknowledge": False, "status": True}, "--status"),
-        ({"namespaces": ("acme",)}, "--namespace acme/"),
+        ({"namespaces": ("acme",)}, "write acme/"),
         ({"to": ToHook(("cat",)), "acknowledge": False}, "the backend"),
         ({"to": ToFile(Path("/x")), "format": "json"}, "--opt format="),
         ({"to": ToClaude(session="x"), "namespaces": ("acme/",)}, "--as"),
         ({"to": ToClaude(agents=frozenset({"x"}))}, "leave it out"),
+        ({"to": ToClaude(agents=frozenset({"x"})), "namespaces": ("acme",)}, "write acme/"),
+        ({"to": ToClaude(agents=frozenset({"x"})), "namespaces": ("acme/eng/",)}, "agents=eng/x"),
+        ({"to": ToClaude(agents=frozenset({"eng/a", "other/x"})), "namespaces": ("acme/eng/",)}, "agents=eng/"),
+        ({"to": ToClaude(agents=frozenset({"acme/x"})), "namespaces": ("acme/",)}, "agents=x"),
     ],
 )
 def test_contradictions(flags: dict[str, Any], remedy: str) -> None:
@@ -30,6 +34,11 @@ def test_contradictions(flags: dict[str, Any], remedy: str) -> None:
         ListenOptions(**flags)
     assert caught.value.exit == Exit.USAGE
     assert remedy in caught.value.remedy
+
+
+def test_agents_that_a_listener_can_have_messages_for() -> None:
+    ListenOptions(namespaces=("corp/", "acme/eng/"), to=ToClaude(agents=frozenset({"x", "eng/x", "other/x"})))
+    ListenOptions(names=("acme/x",), namespaces=("acme/eng/",), to=ToClaude(agents=frozenset({"x"})))
 
 
 def test_the_defaults_acknowledge_and_go_on() -> None:

@@ -93,7 +93,7 @@ def own(environ: Mapping[str, str]) -> Session | None:
     any session, and where sessions may not be looked at.
     """
     where = directory(environ)
-    if not (where / "sessions").is_dir():
+    if not os.path.isdir(where / "sessions"):  # Path.is_dir raises where it may not be looked at
         return None
     pid: int | None = os.getppid()
     for _ in range(_MOST_ANCESTORS):

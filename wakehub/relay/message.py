@@ -98,6 +98,12 @@ def workspace(address: str) -> str:
     return first if separator else ""
 
 
+def after_workspace(address: str) -> str:
+    """An address without its workspace; a plain name as it is."""
+    above = workspace(address)
+    return address.removeprefix(f"{above}/") if above else address
+
+
 def document(message: Message) -> dict[str, Any]:
     """Every field of a message; exact, nothing made visible: who prints it must escape it as JSON does.
 

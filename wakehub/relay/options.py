@@ -7,6 +7,7 @@ from typing import Literal
 from wakehub.errors import Exit, WakehubError
 from wakehub.invocation import SHORT
 from wakehub.limits import SESSION_EXIT_AFTER_SECONDS
+from wakehub.relay.message import after_workspace, workspace
 
 Format = Literal["agent", "line", "json"]
 
@@ -79,11 +80,11 @@ class ListenOptions:
             raise WakehubError("--no-ack holds no name", remedy="leave out that, or --status", exit=Exit.USAGE)
         if self.take_over and not self.acknowledge:
             raise WakehubError("--no-ack takes no name over", remedy="leave one of the two out", exit=Exit.USAGE)
-        if self.to is not None:
-            self._check_backend()
         for namespace in self.namespaces:
             if not namespace.endswith("/"):
                 raise WakehubError(f"{namespace!r} is no namespace", remedy=f"write {namespace}/", exit=Exit.USAGE)
+        if self.to is not None:
+            self._check_backend()
 
     def _check_backend(self) -> None:
         if not self.acknowledge:
@@ -105,3 +106,20 @@ class ListenOptions:
             )
         if self.to.agents is not None and not self.namespaces:
             raise WakehubError("--opt agents= restricts a namespace", remedy="leave it out", exit=Exit.USAGE)
+        for agent in sorted(self.to.agents or ()):
+            self._check_agent(agent)
+
+    def _check_agent(self, agent: str) -> None:
+        """An agent is given after the workspace: `a` may be in ``acme/``, in ``acme/eng/`` it is `eng/a`."""
+        for namespace in self.namespaces:
+            if f"{workspace(namespace)}/{agent}".startswith(namespace) and not agent.startswith(namespace):
+                return
+        if agent in map(after_workspace, self.names):
+            return
+        meant = self.namespaces[0].partition("/")[2] + agent.removeprefix(self.namespaces[0])
+        raise WakehubError(
+            f"--opt agents={agent} is nobody in {' or '.join(self.namespaces)}",
+            why="agents are given after the workspace",
+            remedy=f"leave it out, or perhaps --opt agents={meant}",
+            exit=Exit.USAGE,
+        )

@@ -10,6 +10,7 @@ from where it was at the first post, so that a message that was held back for lo
 ends, one last look decides; the message then waits for its address to have a session again.
 """
 
+import os
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -39,6 +40,7 @@ from wakehub.relay.backends.claude.transcript import Look
 from wakehub.relay.message import Message
 from wakehub.relay.options import ToClaude
 from wakehub.relay.render import render
+from wakehub.visible import visible
 
 _PROOF: Final = "transcript"
 _POSTS: Final = (SESSION_PROOF_SECONDS + SESSION_SECOND_POST_SECONDS, SESSION_PROOF_SECONDS)
@@ -68,6 +70,8 @@ class Sessions(Backend):
         self._lines: dict[tuple[int, str], _Line] = {}
         self._looks: OrderedDict[str, Look] = OrderedDict()
         self.mode = "each message to its Claude Code session, acknowledged once its transcript shows it"
+        if nowhere := self._nowhere():
+            self.mode += f"; {nowhere}"
 
     # --- who is there ---
 
@@ -85,7 +89,12 @@ class Sessions(Backend):
         return bool(self._router.candidates(agent, there))
 
     def absence(self, agent: str) -> str:
-        return self._router.absence(agent)
+        return self._nowhere() or self._router.absence(agent)
+
+    def _nowhere(self) -> str:
+        """What to say where no session ever ran; empty where one did."""
+        where = self._directory / "sessions"
+        return "" if os.path.isdir(where) else f"there is no {visible(str(where))} yet; is CLAUDE_CONFIG_DIR right?"
 
     def list_agents(self) -> Collection[Hashable]:
         return {(session.pid, session.started, session.name, session.socket) for session in self._there or ()}

@@ -18,7 +18,7 @@ from typing import Final
 from wakehub.client.claude_sessions import Session
 from wakehub.identity.addresses import name_from_directory
 from wakehub.inbox.tenure import is_namespace
-from wakehub.relay.message import workspace
+from wakehub.relay.message import after_workspace, workspace
 from wakehub.relay.options import ToClaude
 
 SHARED: Final = "claude"
@@ -104,19 +104,13 @@ class Router:
             return bool(self.candidates(name, sessions))
         if self._to.agents is None:
             return bool(sessions)
-        return any(self.candidates(f"{name}{agent}", sessions) for agent in self._to.agents)
+        return any(self.candidates(f"{workspace(name)}/{agent}", sessions) for agent in self._to.agents)
 
 
 def newest(sessions: Iterable[Session]) -> Session | None:
     """The interactive session that was started last, of those that take messages; else of those that do not."""
     interactive = [session for session in sessions if session.is_interactive]
     return max(interactive, key=lambda session: (session.socket is not None, session.started_at), default=None)
-
-
-def after_workspace(address: str) -> str:
-    """An address without its workspace; a plain name as it is."""
-    above = workspace(address)
-    return address.removeprefix(f"{above}/") if above else address
 
 
 def _as_list(session: Session | None) -> list[Session]:
