@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from wakehub.errors import Exit, WakehubError
 from wakehub.inbox.refusals import RecordBusy
 from wakehub.limits import MAX_HOOK_VARIABLE_BYTES
 from wakehub.relay.backends import HandedOff, Never, NotNow, Outcome
-from wakehub.relay.backends.exec import Hook, variables
+from wakehub.relay.backends.exec import _DROPPED, Hook, variables
 from wakehub.relay.message import Message, document
 
 ENVIRON = {"PATH": os.environ["PATH"]}
@@ -107,6 +108,7 @@ async def test_it_gets_our_environment_but_for_what_makes_a_session(tmp_path: Pa
         OTHER="kept",
         WAKEHUB_ID="of another message",
         CLAUDE_CODE_SESSION_ID="s",
+        CLAUDECODE="1",
         CLAUDE_CODE_MESSAGING_SOCKET="/x",
         CLAUDE_CONFIG_DIR="/c",
     )
@@ -114,6 +116,9 @@ async def test_it_gets_our_environment_but_for_what_makes_a_session(tmp_path: Pa
     found = json.loads(out.read_text())
     assert (found["OTHER"], found["CLAUDE_CONFIG_DIR"], found["WAKEHUB_ID"]) == ("kept", "/c", message().row.id)
     assert not any(name.startswith(("CLAUDE_CODE_MESSAGING_", "CLAUDE_CODE_SESSION")) for name in found)
+    guide = files("wakehub").joinpath("guide/exec-hook.md").read_text("utf-8")
+    assert found["CLAUDECODE"] == "1"
+    assert all(f"`{name}" in guide for name in (*_DROPPED, "CLAUDECODE"))
 
 
 @pytest.mark.parametrize("closes", ["", "import os; os.close(0); "])
