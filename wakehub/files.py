@@ -103,6 +103,14 @@ class Stamp(NamedTuple):
     def of(cls, found: os.stat_result) -> "Stamp":
         return cls(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
 
+    @classmethod
+    def at(cls, path: Path) -> "Stamp | None":
+        """That of what lies at `path`, of a link itself; None when nothing lies there, or it cannot be told."""
+        try:
+            return cls.of(os.lstat(path))
+        except OSError:
+            return None
+
 
 class Spare:
     """A descriptor kept in reserve for a file that must be read even when there is none left (EMFILE, ENFILE).

@@ -8,13 +8,11 @@ monotonic clock: more than 5 s apart means that the machine slept or its clock w
 `run` returns when another session took this one's place and the name is no longer ours.
 """
 
-import os
 import random
 import re
 import time
 from collections.abc import Callable
 from enum import Enum, auto
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -29,6 +27,7 @@ from wakehub.client.lent_session import LentSession
 from wakehub.client.proof import Prover
 from wakehub.config import Config
 from wakehub.errors import WakehubError
+from wakehub.files import Stamp
 from wakehub.identity.delegation import Bundle
 from wakehub.limits import (
     CLOCK_CHECK_MS,
@@ -199,7 +198,7 @@ class Subscriber:
         """What changes when a file changes that a 401 may depend on."""
         place, source = self._config, self._credentials
         watched = (place.allowlist, place.owner_pub, source.bundle_file, source.key_file)
-        return tuple(_stamp(path) for path in watched if path is not None)
+        return tuple(Stamp.at(path) for path in watched if path is not None)
 
     async def _watch_clock(self) -> None:
         offset = self._wall() - trio.current_time()
@@ -240,11 +239,3 @@ class Subscriber:
     def _end(self, cut: _Cut) -> None:
         self._cut = cut
         self._scope.cancel()
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -12,7 +12,6 @@ not refreshed either: it goes stale after 60 s, and the hub admits nobody until 
 repeated every 5 s, and at once when the chain changes. Only this module writes the file.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ class Signer:
 
     def keep(self, wall_s: float, mono_s: float) -> bool:
         """Sign if it is due; whether that was done. A failure is logged, and due again after 5 s."""
-        chain = _stamp(self._chain)
+        chain = Stamp.at(self._chain)
         if not self._is_due(wall_s, mono_s, chain):
             return False
         written: Stamp | None = None
@@ -92,7 +91,7 @@ class Signer:
         limit = RESIGN_RETRY_SECONDS if last.written is None else ALLOWLIST_RESIGN_SECONDS
         if not 0 <= wall_age < limit or mono_age >= limit or abs(wall_age - mono_age) > CLOCK_DRIFT_SECONDS:
             return True
-        return last.written is not None and last.written != _stamp(self._target)
+        return last.written is not None and last.written != Stamp.at(self._target)
 
     def _derived(self) -> Registry:
         """The registry as the chain has it now; raises `Unsafe` for one that lost lines that were read before.
@@ -118,7 +117,7 @@ class Signer:
         if self._trouble:
             _log.info("allowlist is signed again", agents=len(found.agents))
             self._trouble = ""
-        return _stamp(self._target)
+        return Stamp.at(self._target)
 
     def _failed(self, why: str) -> None:
         if why != self._trouble:  # one line per change, not one per attempt
@@ -163,11 +162,3 @@ class Keeper:
     def _keep(self, wall_s: float, mono_s: float) -> None:
         if self._signer.keep(wall_s, mono_s):
             self._signed()
-
-
-def _stamp(path: Path) -> Stamp | None:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return Stamp(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)

@@ -4,12 +4,11 @@ With a registry that cannot be read no key is known, and nothing is verified. Th
 so it is said, once until there is another reason.
 """
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from wakehub.errors import WakehubError
+from wakehub.files import Stamp
 from wakehub.identity.owner import read_registry
 from wakehub.identity.registry import Agent, Registry
 from wakehub.inbox.rows import Row
@@ -41,7 +40,7 @@ class Keyring:
 
     def agent(self, name: str) -> Agent | None:
         """What the registry says of `name` now; None when it says nothing, or cannot be read."""
-        stamps = [_stamp(self._paths.audit), _stamp(self._paths.owner_pub)]
+        stamps = [Stamp.at(self._paths.audit), Stamp.at(self._paths.owner_pub)]
         if stamps != self._stamps:
             self._stamps = stamps
             self._read()
@@ -56,11 +55,3 @@ class Keyring:
             self.trouble = f"no signature can be verified: {error.what}{why}; next: wakehub doctor"
             if self.trouble != before:
                 self._tell(self.trouble)
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
