@@ -239,9 +239,9 @@ def test_a_listener_goes_on_when_the_directory_is_taken_away(hub, base, listen, 
     assert listener.stop() == 0
 
 
-def test_a_listener_on_a_full_disk_prints_a_message_once_and_says_why_it_is_unread(hub, channel):
-    """Woken again and again, and looking by itself, while its offset cannot be moved."""
-    hub.ready()
+@contextlib.contextmanager
+def bob_listens(channel: Channel) -> Iterator[tuple[list[str], list[str]]]:
+    """Bob's listener in a thread of this process: the texts that it handed over, and what it told."""
     found: list[str] = []
     told: list[str] = []
     stop, ring = os.pipe()
@@ -252,25 +252,33 @@ def test_a_listener_on_a_full_disk_prints_a_message_once_and_says_why_it_is_unre
     thread = threading.Thread(
         target=lambda: client.listen(channel, "bob", hand_over, stop=stop, tell=told.append), daemon=True
     )
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # of this process: the hub has room
-    try:
-        thread.start()
-        for number in range(3):
-            with Client(hub.socket) as sender:
-                sender.say(chat("ann", "bob", str(number)))
-                sender.end()
-                assert sender.hear() is None
-            until(lambda: str(number) in found, "it came")  # noqa: B023
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    size = (hub.directory / "inbox_bob.ndjson").stat().st_size
-    until(lambda: Inbox(channel, "bob").document().get("offset") == size, "it is noted once there is room")
+    thread.start()
+    yield found, told
     os.write(ring, b".")
     thread.join(60)
     for fd in (stop, ring):
         os.close(fd)
     assert not thread.is_alive()
+
+
+def test_a_listener_on_a_full_disk_prints_a_message_once_and_says_why_it_is_unread(hub, channel):
+    """Woken again and again, and looking by itself, while its offset cannot be moved."""
+    hub.ready()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # of this process: the hub has room
+        try:
+            found, told = stack.enter_context(bob_listens(channel))
+            for number in range(3):
+                with Client(hub.socket) as sender:
+                    sender.say(chat("ann", "bob", str(number)))
+                    sender.end()
+                    assert sender.hear() is None
+                until(lambda: str(number) in found, "it came")  # noqa: B023
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        size = (hub.directory / "inbox_bob.ndjson").stat().st_size
+        until(lambda: Inbox(channel, "bob").document().get("offset") == size, "it is noted once there is room")
     assert found == ["0", "1", "2"]
     assert len(told) == 1
     assert "bob is not noted as read" in told[0]
@@ -280,35 +288,19 @@ def test_a_listener_on_a_full_disk_prints_a_message_once_and_says_why_it_is_unre
 @pytest.mark.parametrize("trouble", ["another reader that hands over without end", "no descriptor left"])
 def test_a_listener_that_cannot_read_its_inbox_says_why_and_goes_on_when_it_can(hub, channel, trouble):
     hub.ready()
-    found: list[str] = []
-    told: list[str] = []
-    stop, ring = os.pipe()
-
-    def hand_over(batch: Batch) -> None:
-        found.extend(each.text or "" for each in batch.envelopes)
-
-    thread = threading.Thread(
-        target=lambda: client.listen(channel, "bob", hand_over, stop=stop, tell=told.append), daemon=True
-    )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.ExitStack() as stack:
-        sender = stack.enter_context(Client(hub.socket))
-        thread.start()
+    with Client(hub.socket) as sender, bob_listens(channel) as (found, told):
         until(lambda: "bob" in hub.peers()["active_sessions"], "it listens")
-        if trouble == "no descriptor left":
-            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # of this process: the hub has some
-        else:
-            stack.enter_context(Inbox(channel, "bob", patience_ms=60_000).taking())
-        sender.say(chat("ann", "bob", "1"))
-        until(lambda: told, "it is told")
-        assert found == []
-    until(lambda: found == ["1"], "it came")
-    os.write(ring, b".")
-    thread.join(60)
-    for fd in (stop, ring):
-        os.close(fd)
-    assert not thread.is_alive()
+        with contextlib.ExitStack() as stack:
+            if trouble == "no descriptor left":
+                stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # of this process: the hub has some
+            else:
+                stack.enter_context(Inbox(channel, "bob", patience_ms=60_000).taking())
+            sender.say(chat("ann", "bob", "1"))
+            until(lambda: told, "it is told")
+            assert found == []
+        until(lambda: found == ["1"], "it came")
     (line,) = told
     assert ("EMFILE" if trouble == "no descriptor left" else "reading of the inbox of bob is locked") in line
 
